@@ -52,10 +52,10 @@ class CuFile:
     def read(self, address: int, n_bytes: int, offset: int) -> None:
         """Read into GPU memory and wait. The thread must use that GPU. Raises RunFailed."""
         words = (ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), ctypes.c_int64(offset), ctypes.c_int64(0))
-        found = int(self._library.cuFileRead(self._handle, *words))
-        if found != n_bytes:
-            why = f"{found} of {n_bytes} bytes" if found >= 0 else "a system error" if found == -1 else f"error {-found}"
-            raise RunFailed(f"cuFileRead: {why}")
+        result = int(self._library.cuFileRead(self._handle, *words))
+        if result != n_bytes:
+            error = "a system error" if result == -1 else f"error {-result}"
+            raise RunFailed(f"cuFileRead: {f'{result} of {n_bytes} bytes' if result >= 0 else error}")
 
     def close(self) -> None:
         """Close the handle and the driver."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -48,9 +49,11 @@ class Stopwatch:
     def __init__(self, gpu: OpenGpu, kernels: Kernels) -> None:
         from cupy.cuda import get_elapsed_time
 
-        self.gpu, self.stream = gpu, gpu.stream()
+        self.gpu = gpu
+        self.stream = gpu.stream()
         self._kernels = kernels
-        self._begin, self._end = gpu.event(), gpu.event()
+        self._begin = gpu.event()
+        self._end = gpu.event()
         self._words = gpu.pinned(16).view(np.uint64)  # the latch, and how the hold ended
         self._elapsed_ms: Callable[..., float] = get_elapsed_time
 
@@ -100,8 +103,6 @@ class Stopwatch:
             self.stream.synchronize()
 
 
-# The objects for measurements on one GPU: three arrays in its memory, a stopwatch, a checker.
-
 GRAIN = 16  # sizes are multiples of this
 _LEAST = 1024
 _DEFAULT_SIZE = 512 << 20  # nvbandwidth's
@@ -114,7 +115,8 @@ class Arrays:
     """The test arrays `a`, `b` and `c` (addresses of `size` bytes each) on one GPU. Raises MemoryError."""
 
     def __init__(self, gpu: OpenGpu, size: int) -> None:
-        self.gpu, self.size = gpu, size
+        self.gpu = gpu
+        self.size = size
         self.kernels = kernels_of(gpu)
         self.watch = Stopwatch(gpu, self.kernels)
         self.stream = self.watch.stream
@@ -130,19 +132,18 @@ def fitting_size(gpus: Sequence[OpenGpu], requested: int | None) -> int:
     """
     if requested is not None and (requested % GRAIN or requested < _LEAST):
         raise UsageError(f"--size {requested}: a size is a multiple of {GRAIN} bytes, which a thread moves at a time, and {_LEAST} or more")
-    free, tight = min(((gpu.free_bytes(), gpu) for gpu in gpus), key=lambda each: each[0])
-    size, room = requested or _DEFAULT_SIZE, (free - _SPARE) // _ARRAYS
+    free, gpu = min(((gpu.free_bytes(), gpu) for gpu in gpus), key=itemgetter(0))
+    room = (free - _SPARE) // _ARRAYS
+    size = requested or _DEFAULT_SIZE
     while requested is None and room < size > _SMALLEST:
         size //= 2
     if room < size:
         raise UsageError(
-            f"{_ARRAYS} arrays of {format_size(size)} do not fit in GPU {tight.index} ({tight.name}), where {format_bytes(free)} is free: "
+            f"{_ARRAYS} arrays of {format_size(size)} do not fit in GPU {gpu.index} ({gpu.name}), where {format_bytes(free)} is free: "
             "use a smaller --size, or end the processes that use its memory"
         )
     return size
 
-
-# The result of a kernel on one GPU, or between two GPUs: the samples, and the figures that follow from them.
 
 ABOVE = "above_bound"
 
@@ -211,21 +212,21 @@ class KernelFigure(Record, frozen=True, kw_only=False):
     @figure("above_bound: faster than the floor allows.", after="percent_of_floor")
     def flags(self) -> list[str]:
         """Return the flags of the figure."""
-        rate, limit = self.bytes_per_s, self.floor_bytes_per_s
-        return [ABOVE] if rate and limit and rate > TOLERANCE * limit else []
+        rate = self.bytes_per_s
+        return [ABOVE] if rate and self.floor_bytes_per_s and rate > TOLERANCE * self.floor_bytes_per_s else []
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
         """Return the interval in the unit of the figure: bytes per second, or seconds."""
-        low, high = self.median.ci_low, self.median.ci_high
-        return (self.moved_bytes / high, self.moved_bytes / low) if low and high and self.moved_bytes else (low, high)
+        time_s = self.median
+        if time_s.ci_low and time_s.ci_high and self.moved_bytes:
+            return self.moved_bytes / time_s.ci_high, self.moved_bytes / time_s.ci_low
+        return time_s.ci_low, time_s.ci_high
 
     def as_json(self) -> dict[str, Any]:
         """Return the figure for programs: rates in bytes per second, times in seconds of one run; unknown values are null."""
         return {value.name: value.value(self) for value in value_columns(KernelFigure)}
 
-
-# The latency of memory: a chain of indices, and loads that follow it one after the other.
 
 _LINE = 256  # bytes between loads, more than a cache line of any GPU
 _CHASE_WORD = 8
@@ -244,11 +245,13 @@ def chased(arrays: Arrays, address: int, chain: NDArray[Any], gpus: tuple[int, .
     """Return the seconds of one load along `chain`, which is stored at `address`."""
     result = arrays.gpu.allocate(2 * _CHASE_WORD)
     seconds = arrays.watch.samples(lambda: arrays.kernels.pointer_chase(arrays.stream, address, 0, _STEPS, result.address))
-    found, end = int(arrays.checker.read(result.address, _CHASE_WORD).view(np.uint64)[0]), 0
+    end = int(arrays.checker.read(result.address, _CHASE_WORD).view(np.uint64)[0])
+    expected = 0
     for _ in range(_STEPS):
-        end = int(chain[end])
+        expected = int(chain[expected])
+    loads = tuple(run_s / _STEPS for run_s in seconds)
     over = f"one load after the other, over {format_bytes(chain.nbytes)}"
-    return KernelFigure("pointer_chase", gpus, seconds=tuple(each / _STEPS for each in seconds), floor=over, wrong=int(found != end))
+    return KernelFigure("pointer_chase", gpus, seconds=loads, floor=over, wrong=int(end != expected))
 
 
 _BEYOND_CACHE = 4  # arrays so many times the size of the level-2 cache come almost completely from memory
@@ -295,8 +298,8 @@ def memory_figures(arrays: Arrays) -> Iterator[KernelFigure]:
     arrays.gpu.upload(arrays.a, chain, arrays.stream)
     yield chased(arrays, arrays.a, chain, (arrays.gpu.index,))
     seconds = arrays.watch.samples(lambda: arrays.kernels.delay(arrays.stream, _DELAY_NS))
-    asked = f"{_DELAY_NS // 1000} µs were asked for: so true is the clock of events"
-    yield KernelFigure("delay", (arrays.gpu.index,), seconds=seconds, floor=asked)
+    floor = f"{_DELAY_NS // 1000} µs were asked for: so true is the clock of events"
+    yield KernelFigure("delay", (arrays.gpu.index,), seconds=seconds, floor=floor)
 
 
 def _figure(arrays: Arrays, kernel: str, moves: int, seconds: tuple[float, ...], wrong: int | None) -> KernelFigure:
@@ -317,7 +320,8 @@ def _floor(arrays: Arrays, n_bytes: int) -> tuple[float | None, str]:
 def _timed(kernel: _Kernel, x: Arrays, y: Arrays) -> tuple[tuple[float, ...], int]:
     """Return the seconds of a kernel, and its number of wrong elements."""
     both = tuple(dict.fromkeys((x, y)))
-    b, c = digits(kernel.dtype, 1), digits(kernel.dtype, 2)
+    b = digits(kernel.dtype, 1)
+    c = digits(kernel.dtype, 2)
     for arrays in both:
         arrays.checker.fill(arrays.b, arrays.size, b)
         arrays.checker.fill(arrays.c, arrays.size, c)
@@ -347,15 +351,16 @@ def _fill_and_verify(arrays: Arrays) -> Iterator[KernelFigure]:
     where = (arrays.stream, arrays.a, arrays.size, table.address, table.n_bytes)
     seconds = arrays.watch.samples(lambda: arrays.kernels.verify(*where, width=8, tolerance=0, result_address=result.address))
     arrays.checker.corrupt(arrays.a, arrays.size - 1, 0x80)
-    if (found := arrays.checker.verify(arrays.a, arrays.size, values, 0)) != (wrong + 1, arrays.size // 8 - 1):
-        raise RunFailed(
-            f"the checker of GPU {arrays.gpu.index} ({arrays.gpu.name}) does not detect a flipped bit in the last element: {found}"
-        )
+    detected = arrays.checker.verify(arrays.a, arrays.size, values, 0)
+    if detected != (wrong + 1, arrays.size // 8 - 1):
+        gpu = f"GPU {arrays.gpu.index} ({arrays.gpu.name})"
+        raise RunFailed(f"the checker of {gpu} does not detect a flipped bit in the last element: {detected}")
     yield _figure(arrays, "verify", 1, seconds, wrong)
 
 
 def _read(arrays: Arrays) -> KernelFigure:
-    values, sums = digits("u8", 1), arrays.gpu.allocate(arrays.kernels.sums_bytes)
+    values = digits("u8", 1)
+    sums = arrays.gpu.allocate(arrays.kernels.sums_bytes)
     arrays.checker.fill(arrays.b, arrays.size, values)
     seconds = arrays.watch.samples(lambda: arrays.kernels.read(arrays.stream, arrays.b, arrays.size, sums.address))
     total = int(arrays.checker.read(sums.address, sums.n_bytes).view(np.uint64).sum())
@@ -368,8 +373,6 @@ def digits(dtype: str, seed: int) -> Values:
     """Return one period of small whole numbers: their sums are exact in every type."""
     return np.random.default_rng(seed).integers(1, 1000, PERIOD).astype(dtype)
 
-
-# The rates at which one GPU reaches another's memory, by its multiprocessors and by the copy engine, and the latency of a flag.
 
 _ROUNDS, _LAUNCHES = 1000, 15
 _TIMEOUT_NS = 2 * 10**9
@@ -443,8 +446,6 @@ def _played(x: Arrays, y: Arrays, streams: tuple[Stream, Stream]) -> tuple[int, 
     return rounds, elapsed_ns
 
 
-# All GPUs of this host, at rank 0.
-
 _TIMEOUT_S = 300.0  # how long the other ranks of a launch wait for one kernel of rank 0
 _GOING_ON = -1
 _WHAT = "the kernels of rank 0"
@@ -459,8 +460,9 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: KernelsWrite
     """
     with together_or_alone(env, _TIMEOUT_S) as world:
         if world.rank:  # the other ranks wait, since they must not disturb the GPUs
-            while (code := world.broadcast(FINE, _WHAT)) == _GOING_ON:
-                pass
+            code = _GOING_ON
+            while code == _GOING_ON:
+                code = world.broadcast(FINE, _WHAT)
             return code
         wrong: list[KernelFigure] = []
         try:
@@ -469,7 +471,8 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: KernelsWrite
             show.start(gpus, fitting)
             for result in figures(gpus, fitting):
                 show.figure(result)
-                wrong += [result] if result.wrong else []
+                if result.wrong:
+                    wrong.append(result)
                 world.broadcast(_GOING_ON, _WHAT)
             show.end()
         except MemoryError as error:
@@ -484,17 +487,18 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: KernelsWrite
 
 
 def _open(env: Mapping[str, str]) -> list[OpenGpu]:
-    if (reason := gpu_obstacle(env)) is not None:
-        raise UsageError(f"no GPU to run kernels on: {reason.render()}")
+    obstacle = gpu_obstacle(env)
+    if obstacle is not None:
+        raise UsageError(f"no GPU to run kernels on: {obstacle.render()}")
     return [OpenGpu(index) for index in range(gpu_count())]
 
 
 def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
     """Yield the figure of every kernel on every GPU, then between each GPU and the next one, the last to the first."""
     arrays = [Arrays(gpu, size) for gpu in gpus]
-    for each in arrays:
-        yield from memory_figures(each)
-        yield pingpong(each, each)
+    for of_gpu in arrays:
+        yield from memory_figures(of_gpu)
+        yield pingpong(of_gpu, of_gpu)
     if len(arrays) < 2:
         yield from without_peer("needs a second GPU, but one is visible", (gpus[0].index,))
         return
@@ -509,14 +513,12 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
             yield result.replace(floor_bytes_per_s=link.bytes_per_s, floor=floor) if over_link else result
 
 
-# `collbench kernels`: a line per kernel as soon as it is measured, or one JSON object per line.
-
-
 class KernelsWriter:
     """Writes the figures of `collbench kernels` to a screen; `format` is table or json."""
 
     def __init__(self, format: str, screen: PlainScreen, width: int | None = None) -> None:
-        self._format, self._screen = format, screen
+        self._format = format
+        self._screen = screen
         self._above = False
         self._names: dict[int, str] = {}
         self._layout = TextLayout(kernel_frame([]), width)
@@ -535,8 +537,8 @@ class KernelsWriter:
     def figure(self, figure: KernelFigure) -> None:
         """Write the line of a figure."""
         if self._format == "json":
-            found = {**figure.as_json(), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}
-            self._screen.data(Line(json.dumps(found, ensure_ascii=False, allow_nan=False)))
+            values = {**figure.as_json(), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}
+            self._screen.data(Line(json.dumps(values, ensure_ascii=False, allow_nan=False)))
             return
         self._above |= bool(figure.flags)
         for line in self._layout.lines(figure):
@@ -577,8 +579,8 @@ def _kernel_value(figure: KernelFigure) -> str:
     rate = figure.bytes_per_s
     if figure.floor_bytes_per_s is None or rate is None:
         return f"{format_rate(rate or 0.0)} GB/s"
-    of = f"{format_rate(rate)} of {format_rate(figure.floor_bytes_per_s)} GB/s"
-    return f"{of} {ABOVE}" if figure.flags else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
+    rates = f"{format_rate(rate)} of {format_rate(figure.floor_bytes_per_s)} GB/s"
+    return f"{rates} {ABOVE}" if figure.flags else f"{rates} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
 
 
 def _kernel_interval(figure: KernelFigure) -> str:

@@ -17,7 +17,6 @@ _KERNELS_ABOUT = (
     "rates with the limits of memory and links."
 )
 
-
 _HELP = HelpEntry(
     follows="probe",
     examples=(

@@ -35,12 +35,12 @@ def scratch_size(text: str) -> int:
     from collbench.units import parse_size
 
     try:
-        found = parse_size(text)
+        size = parse_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    if found < 16 * 2**20:
+    if size < 16 * 2**20:
         raise argparse.ArgumentTypeError(f"{text!r} is below 16M, the smallest file to measure")
-    return found
+    return size
 
 
 def add_options(parser: Parser, what: Any) -> None:

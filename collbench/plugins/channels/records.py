@@ -115,7 +115,7 @@ def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, colo
 
 def frame(channels: Sequence[Channel]) -> Frame[Channel]:
     """Return the table, and what its flags mean. Hosts are named if there are several."""
-    hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
+    hosts = {place.partition("/")[0] for channel in channels for place in (channel.source, channel.target)}
 
     def limit(channel: Channel) -> str:
         words = [channel.limited_by or NOTHING]
@@ -126,13 +126,15 @@ def frame(channels: Sequence[Channel]) -> Frame[Channel]:
     declared = {column.name: column for column in value_columns(Channel)}
     columns: list[Column[Channel]] = [
         Column.of(declared["channel"], name),
-        Column.of(declared["from"], lambda each: _place(each.source, len(hosts) < 2), cut=True),
-        Column.of(declared["to"], lambda each: _place(each.target, len(hosts) < 2), cut=True),
+        Column.of(declared["from"], lambda channel: _place(channel.source, len(hosts) < 2), cut=True),
+        Column.of(declared["to"], lambda channel: _place(channel.target, len(hosts) < 2), cut=True),
         Column.of(declared["bytes_per_s"], rate),
         Column.of(declared["ci_low"], interval),
         Column.of(declared["limited_by"], limit, cut=True),
     ]
-    return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
+    return Frame(
+        columns, channels, foot=[_UNIT, *explain(flag for channel in channels for flag in channel.flags)], style=_style, instead=_why
+    )
 
 
 def _why(channel: Channel) -> str | None:
@@ -149,8 +151,8 @@ def rate(channel: Channel) -> str:
     measured = format_rate(channel.bytes_per_s)
     if channel.of_bytes_per_s is None:
         return measured
-    of = f"{measured} of {format_rate(channel.of_bytes_per_s)}"
-    return of if channel.percent is None else f"{of} ({format_percent(channel.percent)})"
+    rates = f"{measured} of {format_rate(channel.of_bytes_per_s)}"
+    return rates if channel.percent is None else f"{rates} ({format_percent(channel.percent)})"
 
 
 def interval(channel: Channel) -> str:
@@ -176,6 +178,8 @@ def _place(place: str, only: bool) -> str:
 
 
 def _style(channel: Channel) -> str:
-    if WRONG in channel.flags or channel.bytes_per_s is None:
-        return "wrong" if WRONG in channel.flags else "na"
+    if WRONG in channel.flags:
+        return "wrong"
+    if channel.bytes_per_s is None:
+        return "na"
     return "doubtful" if (DOUBTFUL | {"above_bound"}) & set(channel.flags) else ""

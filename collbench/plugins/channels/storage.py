@@ -13,7 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -67,8 +67,7 @@ class ScratchFile:
             raise RunFailed(f"{folder} cannot be used ({error.strerror}): {_REMEDY}") from error
         self._free = room.f_bavail * room.f_frsize
         self._wanted = min(most_bytes, self._free // _PART) // _CHUNK * _CHUNK
-        if why := self._obstacle():
-            raise RunFailed(why)
+        self._check()
         self._base = np.random.default_rng(20261123).integers(0, 256, _CHUNK + _SHIFTS, np.uint8)
         self.fd = self._open()
         try:
@@ -103,25 +102,24 @@ class ScratchFile:
     def cached_bytes(self) -> int | None:
         """Return how much of the file the page cache has; None if the kernel does not report it."""
         pages = -(-self.n_bytes // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
+        flags = (ctypes.c_ubyte * pages)()
         with mmap.mmap(self.fd, self.n_bytes, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view:
             start = ctypes.c_char.from_buffer(view)
-            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(self.n_bytes), found)
+            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(self.n_bytes), flags)
             del start
-        return None if failed else int((np.frombuffer(bytes(found), np.uint8) & 1).sum()) * mmap.PAGESIZE
+        return None if failed else int((np.frombuffer(bytes(flags), np.uint8) & 1).sum()) * mmap.PAGESIZE
 
-    def _obstacle(self) -> str | None:
+    def _check(self) -> None:
         kind = self.storage.kind
         if self.storage.family in IN_MEMORY:
-            return f"{self.folder} is in memory ({kind}): {_REMEDY}"
+            raise RunFailed(f"{self.folder} is in memory ({kind}): {_REMEDY}")
         if self.storage.family in OWN_CACHE:
-            return f"{self.folder} is on {kind}, which may answer direct reads from its own cache: {_REMEDY}"
+            raise RunFailed(f"{self.folder} is on {kind}, which may answer direct reads from its own cache: {_REMEDY}")
         if self._wanted < _LEAST_BYTES:
-            return (
+            raise RunFailed(
                 f"{self.folder} has {format_bytes(self._free)} of free space; the file may take a tenth of it and needs "
                 f"{format_bytes(_LEAST_BYTES)}: {_REMEDY}"
             )
-        return None
 
     def _open(self) -> int:
         path = self.folder / f".collbench-storage-{os.getpid()}-{os.urandom(8).hex()}"
@@ -138,7 +136,8 @@ class ScratchFile:
 
     def _write(self) -> int:
         """Write until the file has its size or the time is over, and return the size."""
-        end, size = time.monotonic() + WRITE_S, 0
+        end = time.monotonic() + WRITE_S
+        size = 0
         target = np.frombuffer(mmap.mmap(-1, _CHUNK), np.uint8)  # aligned, as direct writes require
         while size < self._wanted and (time.monotonic() < end or size < _LEAST_BYTES):
             target[:] = self.expected(size, _CHUNK)
@@ -167,16 +166,21 @@ class StorageReader(ABC):
         """Free what the reader has."""
 
 
+def _read_into(buffer: mmap.mmap | memoryview, fd: int, offset: int, n_bytes: int) -> None:
+    if os.preadv(fd, [buffer], offset) != n_bytes:
+        raise RunFailed(f"the file ended early at {offset} bytes")
+
+
 class HostReader(StorageReader):
     """Reads into aligned host memory."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:
-        self._fd, self._map = fd, mmap.mmap(-1, n_bytes)
+        self._fd = fd
+        self._map = mmap.mmap(-1, n_bytes)
 
     def read(self, offset: int, n_bytes: int) -> None:
         """Read into the buffer, which has `n_bytes`."""
-        if os.preadv(self._fd, [self._map], offset) != n_bytes:
-            raise RunFailed(f"the file ended early at {offset} bytes")
+        _read_into(self._map, self._fd, offset, n_bytes)
 
     def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return a copy of the buffer."""
@@ -224,43 +228,41 @@ class _ReadLog(msgspec.Struct):
     last: int | None = None
 
 
-def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageReader], patience_s: float) -> ReadResult:
+def read_file(file: ScratchFile, plan: ReadPlan, open_reader: Callable[[], StorageReader], patience_s: float) -> ReadResult:
     """Read the file as planned, each thread with a reader of its own, and compare each thread's last block with what was written.
 
     Raises RunFailed if the file is in the page cache, WaitExpired if reads do not end, and OSError.
     """
-    blocks, logs = file.n_bytes // plan.block_bytes, [_ReadLog() for _ in range(plan.depth)]
+    blocks = file.n_bytes // plan.block_bytes
+    logs = [_ReadLog() for _ in range(plan.depth)]
     places: Iterator[int] = map(blocks.__rmod__, count())  # one step of the interpreter, so that threads can share it
     if plan.is_random:
         places = iter(np.random.default_rng(1).integers(0, blocks, _MOST_READS).tolist())
     before = read_bytes(file.storage)
-    end, failed = time.monotonic() + plan.seconds, threading.Event()
+    end = time.monotonic() + plan.seconds
+    failed = threading.Event()
 
     def is_over(now: float) -> bool:
-        enough = all(len(each.ends) >= _LEAST_READS for each in logs)  # also where a thread had no turn in all that time
+        enough = all(len(log.ends) >= _LEAST_READS for log in logs)  # also where a thread had no turn in all that time
         return failed.is_set() or (now >= end and enough) or now >= end + patience_s
 
     def run(log: _ReadLog) -> str | None:
         try:
-            own = reader()
+            with closing(open_reader()) as reader:
+                for place in places:
+                    start = time.monotonic()
+                    if is_over(start):
+                        break
+                    reader.read(place * plan.block_bytes, plan.block_bytes)
+                    log.ends.append(time.monotonic())
+                    log.latencies.append(log.ends[-1] - start)
+                    log.last = place * plan.block_bytes
+                if log.last is None:
+                    return None
+                return _difference(reader.arrived(plan.block_bytes), file.expected(log.last, plan.block_bytes))
         except BaseException:
             failed.set()
             raise
-        try:
-            for place in places:
-                start = time.monotonic()
-                if is_over(start):
-                    break
-                own.read(place * plan.block_bytes, plan.block_bytes)
-                log.ends.append(time.monotonic())
-                log.latencies.append(log.ends[-1] - start)
-                log.last = place * plan.block_bytes
-            return None if log.last is None else _difference(own.arrived(plan.block_bytes), file.expected(log.last, plan.block_bytes))
-        except BaseException:
-            failed.set()
-            raise
-        finally:
-            own.close()
 
     wrongs = at_once([partial(run, log) for log in logs], "reading the file", plan.seconds + 2 * patience_s)
     after = read_bytes(file.storage)
@@ -281,8 +283,9 @@ def rates_of(ends: Sequence[Sequence[float]], block_bytes: int) -> NDArray[np.fl
     """
     if not all(ends):
         return np.empty(0)
-    first, last = max(each[0] for each in ends), min(each[-1] for each in ends)
-    done = np.sort(np.concatenate([np.asarray(each) for each in ends]))
+    first = max(of_thread[0] for of_thread in ends)
+    last = min(of_thread[-1] for of_thread in ends)
+    done = np.sort(np.concatenate([np.asarray(of_thread) for of_thread in ends]))
     done = done[(done >= first) & (done <= last)]
     size = max((len(done) - 1) // _WINDOWS, len(ends))  # one read of each thread at least: reads often complete together
     marks = done[::size]
@@ -294,8 +297,6 @@ def _difference(arrived: NDArray[np.uint8], written: NDArray[np.uint8]) -> str |
     wrong = np.flatnonzero(arrived != written)
     return None if not len(wrong) else f"{len(wrong)} of {len(written)} bytes differ from those that were written, the first at {wrong[0]}"
 
-
-# The channels.
 
 SEQUENTIAL = {"storage_1m": (2**20, 8), "storage_128k": (128 * 2**10, 32)}  # block size, reads at once
 RANDOM = "storage_4k_random"
@@ -362,58 +363,61 @@ def _job(row: Channel, shared: _SharedFile, plan: ReadPlan, gpu: OpenGpu | None,
         with ExitStack() as stack:
             if is_last:
                 stack.callback(shared.close)
-            file, way = shared.open(), ""
-            reader: Callable[[], StorageReader]
+            file = shared.open()
+            way = ""
+            open_reader: Callable[[], StorageReader]
             if gpu is None:
-                reader = partial(HostReader, file.fd, plan.block_bytes)
+                open_reader = partial(HostReader, file.fd, plan.block_bytes)
             elif row.channel == STAGED:
-                reader, way = partial(StagedReader, gpu, file.fd, plan.block_bytes), "read to pinned host memory, then copied to the GPU"
+                open_reader = partial(StagedReader, gpu, file.fd, plan.block_bytes)
+                way = "read to pinned host memory, then copied to the GPU"
             else:
                 from collbench.plugins.channels.cufile import CuFile, direct_path
 
                 stack.enter_context(gpu.use())
                 library = CuFile(file.fd)
                 stack.callback(library.close)
-                reader, way = partial(CuFileReader, gpu, library, plan.block_bytes), direct_path()
-            found = read_file(file, plan, reader, WRITE_S)
-        return finished(row, file.storage, file.n_bytes, plan, found, way=way)
+                open_reader = partial(CuFileReader, gpu, library, plan.block_bytes)
+                way = direct_path()
+            reads = read_file(file, plan, open_reader, WRITE_S)
+        return finished(row, file.storage, file.n_bytes, plan, reads, way=way)
 
     return ChannelJob(row, measure)
 
 
-def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, found: ReadResult, *, way: str = "") -> Channel:
+def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, reads: ReadResult, *, way: str = "") -> Channel:
     """Return the row with its rate, its link and the evidence. If the device counted fewer bytes, the path is unproven."""
     row = row.replace(source=f"{row.source}/{storage.device or storage.family}")
     details = {
         "file_system": storage.kind, "mounted": storage.mounted, "device": storage.device, "network_file_system": storage.is_network,
         "file_bytes": file_bytes, "block_bytes": plan.block_bytes, "reads_at_once": plan.depth,
         "order": "random" if plan.is_random else "sequential",
-        "reads": found.n_reads, "cached_bytes": found.cached_bytes, "device_read_bytes": found.device_bytes,
+        "reads": reads.n_reads, "cached_bytes": reads.cached_bytes, "device_read_bytes": reads.device_bytes,
     }  # fmt: skip
     row = against(row.replace(details=details), storage.link)
-    payload = found.n_reads * plan.block_bytes
-    if found.device_bytes is not None and found.device_bytes < COUNTED * payload:
+    payload = reads.n_reads * plan.block_bytes
+    if reads.device_bytes is not None and reads.device_bytes < COUNTED * payload:
         row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     if plan.depth == 1:
-        done = from_times(row, found.latencies_s, plan.block_bytes, found.wrong)
-        middle = float(np.median(found.latencies_s)) if len(found.latencies_s) else None
+        done = from_times(row, reads.latencies_s, plan.block_bytes, reads.wrong)
+        middle = float(np.median(reads.latencies_s)) if len(reads.latencies_s) else None
         how = f"1 read at a time, {format_time(middle)} µs each" if middle else "1 read at a time"
         done = done.replace(of_bytes_per_s=None, details={**details, "latency_s": middle})  # a latency, which the link does not limit
         link = ""
     else:
-        done, how, link = from_rates(row, found.rates, found.wrong), f"{plan.depth} reads at once", f"{row.limited_by}; "
-    about = [f"{link}{storage.describe()}", how, f"file of {format_size(file_bytes)}", way]
-    return done.replace(limited_by="; ".join(filter(None, about)))
-
-
-# Readers of one thread that end in GPU memory.
+        done = from_rates(row, reads.rates, reads.wrong)
+        how = f"{plan.depth} reads at once"
+        link = row.limited_by
+    sentences = [link, storage.describe(), how, f"file of {format_size(file_bytes)}", way]
+    return done.replace(limited_by="; ".join(filter(None, sentences)))
 
 
 class GpuReader(StorageReader):
     """Reads into the memory of a GPU."""
 
     def __init__(self, gpu: OpenGpu, n_bytes: int) -> None:
-        self._gpu, self._target = gpu, gpu.allocate(n_bytes)
+        self._gpu = gpu
+        self._target = gpu.allocate(n_bytes)
 
     def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return what is in GPU memory."""
@@ -426,14 +430,14 @@ class StagedReader(GpuReader):
     def __init__(self, gpu: OpenGpu, fd: int, n_bytes: int) -> None:
         whole = gpu.pinned(n_bytes + mmap.PAGESIZE)
         start = -whole.ctypes.data % mmap.PAGESIZE
-        self._fd, self._host = fd, whole[start : start + n_bytes]
+        self._fd = fd
+        self._host = whole[start : start + n_bytes]
         super().__init__(gpu, n_bytes)
         self._stream = gpu.stream()
 
     def read(self, offset: int, n_bytes: int) -> None:
         """Read and copy. Raises OSError, RunFailed."""
-        if os.preadv(self._fd, [self._host.data], offset) != n_bytes:
-            raise RunFailed(f"the file ended early at {offset} bytes")
+        _read_into(self._host.data, self._fd, offset, n_bytes)
         self._gpu.upload(self._target.address, self._host, self._stream)
 
 

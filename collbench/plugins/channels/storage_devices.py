@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -65,7 +66,7 @@ def storage_of(folder: Path, root: Path = Path("/")) -> Storage:
     place = _resolved(root / "sys/dev/block" / key)
     if place is None:
         return Storage(kind, mounted, None, None, unknown(f"{kind} has no block device of its own: the link below it is unknown"))
-    disk = place.parent if (place / "partition").exists() else place
+    disk = _whole(place)
     return Storage(kind, mounted, disk.name, key, link_of(disk))
 
 
@@ -85,8 +86,9 @@ def link_of(disk: Path) -> Link:
     below = sorted(path.name for path in _children(disk / "slaves"))
     if len(below) > 1:
         return unknown(f"{disk.name} consists of {len(below)} devices: the rate of them together is unknown")
-    if below and (one := _resolved(disk / "slaves" / below[0])):
-        return link_of(one.parent if (one / "partition").exists() else one)
+    device = _resolved(disk / "slaves" / below[0]) if below else None
+    if device:
+        return link_of(_whole(device))
     network = "nvme-fabrics" in str(disk) or _uses_network(disk)
     reasons = {
         "is a file behind a loop device: the link below it is unknown": (disk / "loop").exists(),
@@ -100,15 +102,15 @@ def link_of(disk: Path) -> Link:
 
 def _pcie_link(disk: Path) -> Link:
     """Return the PCIe link at its current speed and width. A device with several controllers has no single link."""
-    places = {str(place) for each in _controllers(disk) if (place := _slot(each))}
-    if len(places) != 1:
-        return unknown(f"{disk.name}: {'no PCI address' if not places else f'{len(places)} PCIe links'} in /sys")
-    (slot,) = places
+    slots = set(filter(None, map(_slot, _controllers(disk))))
+    if len(slots) != 1:
+        return unknown(f"{disk.name}: {'no PCI address' if not slots else f'{len(slots)} PCIe links'} in /sys")
+    (slot,) = slots
     try:
-        speed = _SPEED.match((Path(slot) / "current_link_speed").read_text())
-        width = int((Path(slot) / "current_link_width").read_text())
+        speed = _SPEED.match((slot / "current_link_speed").read_text())
+        width = int((slot / "current_link_width").read_text())
     except (OSError, ValueError):
-        speed, width = None, 0
+        speed = None
     row = pcie(float(speed[1])) if speed else None
     if row is None or not 1 <= width <= 32:
         return unknown(f"{disk.name}: /sys has no valid speed and width of its PCIe link")
@@ -119,22 +121,21 @@ def _controllers(disk: Path) -> list[Path]:
     """Return the controllers of an NVMe namespace: those of its subsystem with multipath, else the one above it in /sys."""
     above = _resolved(disk / "device")
     if above and above.name.startswith("nvme-subsys"):
-        return [path for each in _children(above) if re.fullmatch(r"nvme\d+", each.name) and (path := _resolved(each))]
+        controllers = (path for path in _children(above) if re.fullmatch(r"nvme\d+", path.name))
+        return list(filter(None, map(_resolved, controllers)))
     return [above or disk]
 
 
 def _uses_network(disk: Path) -> bool:
     kinds = []
-    for each in _controllers(disk):
-        try:
-            kinds.append((each / "transport").read_text().strip())
-        except OSError:
-            continue
+    for controller in _controllers(disk):
+        with suppress(OSError):
+            kinds.append((controller / "transport").read_text().strip())
     return any(kind != "pcie" for kind in kinds)
 
 
 def _slot(place: Path) -> Path | None:
-    return next((each for each in (place, *place.parents) if _PCI.fullmatch(each.name)), None)
+    return next((folder for folder in (place, *place.parents) if _PCI.fullmatch(folder.name)), None)
 
 
 def _mount(key: str, root: Path) -> tuple[str, str]:
@@ -144,11 +145,14 @@ def _mount(key: str, root: Path) -> tuple[str, str]:
     except OSError:
         lines = []
     for line in lines:
-        own, _, rest = line.partition(" - ")
-        fields, words = own.split(), rest.split()
+        fields, words = (part.split() for part in line.partition(" - ")[::2])
         if len(fields) > 2 and fields[2] == key and len(words) > 1:
             return words[0], words[1]
     return "unknown", "an unknown mount"
+
+
+def _whole(device: Path) -> Path:
+    return device.parent if (device / "partition").exists() else device
 
 
 def _resolved(path: Path) -> Path | None:

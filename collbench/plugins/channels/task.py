@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from collbench.plugins.channels.storage import Scratch
 
 
-# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
-
 Values = NDArray[np.float64]
 _ENOUGH = 6  # fewer samples have no 95 % interval
 
@@ -101,15 +99,15 @@ def against(channel: Channel, link: Link) -> Channel:
 
 def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
     """Return the channel with the rate of `n_bytes` in the median of these times in seconds."""
-    known = median(seconds)
-    value, low, high = (n_bytes / each if each else None for each in (known.value, known.ci_high, known.ci_low))
+    middle = median(seconds)
+    value, low, high = (n_bytes / time_s if time_s else None for time_s in (middle.value, middle.ci_high, middle.ci_low))
     return _settled(channel, (value, low, high), seconds, wrong)
 
 
 def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Channel:
     """Return the channel with the median of these rates in bytes per second."""
-    known = median(rates)
-    return _settled(channel, (known.value, known.ci_low, known.ci_high), rates, wrong)
+    middle = median(rates)
+    return _settled(channel, (middle.value, middle.ci_low, middle.ci_high), rates, wrong)
 
 
 def _settled(channel: Channel, rates: tuple[float | None, float | None, float | None], series: Values, wrong: str | None) -> Channel:
@@ -118,16 +116,13 @@ def _settled(channel: Channel, rates: tuple[float | None, float | None, float | 
         return channel.replace(na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
     if not value:
         return channel.replace(na="too few bytes arrived within --max-time for a rate: increase it")
-    above = channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s
-    flags = [
-        *doubts(series, len(series), None, 1),
-        *(["no_interval"] if len(series) < _ENOUGH else []),
-        *(["above_bound"] if above else []),
-    ]
-    return channel.replace(bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
+    flags = [*channel.flags, *doubts(series, len(series), None, 1)]
+    if len(series) < _ENOUGH:
+        flags.append("no_interval")
+    if channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s:
+        flags.append("above_bound")
+    return channel.replace(bytes_per_s=value, ci_low=low, ci_high=high, flags=tuple(flags))
 
-
-# The channels of a host's own memory: a copy by the CPUs of each NUMA node, and one by all CPUs.
 
 _PER_CPU_BYTES = 16 * 2**20
 _LEAST_BYTES = 256 * 2**20  # source and target together are twice that, more than most caches
@@ -139,10 +134,11 @@ def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float
     nodes = [node for node in machine.numa_nodes if node.cpus]
     jobs = []
     for node in nodes if len(nodes) > 1 else ():
-        place, own = f"{host}/numa{node.id}", node_cpus(node, cpus)
+        place = f"{host}/numa{node.id}"
+        usable = node_cpus(node, cpus)
         row = Channel("host_memory", place, place)
         why = "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
-        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(row.replace(na=why)))
+        jobs.append(_memory_job(row, usable, seconds, patience_s) if usable else ChannelJob(row.replace(na=why)))
     return [*jobs, _memory_job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
 
 
@@ -154,10 +150,8 @@ def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
 
 
 def _memory_job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
-    about = (
-        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
-    )
-    row = channel.replace(limited_by=about)
+    copying = f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once"
+    row = channel.replace(limited_by=f"{copying}; the rate of the DIMMs is unknown")
 
     def measure() -> Channel:
         import psutil
@@ -203,7 +197,7 @@ class Pinned:
     def __init__(self, machine: Machine, cpus: Sequence[int]) -> None:
         self.machine = machine
         cpus_of = {node.id: node_cpus(node, cpus) for node in machine.numa_nodes if node.cpus}
-        usable: dict[int | None, Sequence[int]] = {node: own for node, own in cpus_of.items() if own}
+        usable: dict[int | None, Sequence[int]] = {node: of_node for node, of_node in cpus_of.items() if of_node}
         self.cpus = usable or {None: cpus}
         self._made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = {}
 
@@ -233,10 +227,11 @@ def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pi
     from collbench.machine.peak.links import PcieTree, unknown
 
     gpu, node = ends
-    memory, card = host if node is None else f"{host}/numa{node}", f"{host}/gpu{gpu.index}"
+    memory = host if node is None else f"{host}/numa{node}"
+    card = f"{host}/gpu{gpu.index}"
     row = Channel(kind, card, memory) if kind == "d2h" else Channel(kind, memory, card)
-    known = next((each for each in pinned.machine.gpus if each.address == gpu.bus_id), None)
-    row = against(row, PcieTree(pinned.machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}"))
+    listed = next((listed for listed in pinned.machine.gpus if listed.address == gpu.bus_id), None)
+    row = against(row, PcieTree(pinned.machine).of_gpu(listed) if listed else unknown(f"no source has {gpu.name} at {gpu.bus_id}"))
     if kind == "h2d_d2h":
         row = row.replace(limited_by=f"{row.limited_by}; per direction, both at once")
 
@@ -267,7 +262,8 @@ def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: floa
 
 def _up(gpu: OpenGpu, source: NDArray[np.uint8]) -> Copy:
     write_pattern(source)
-    memory, stream = gpu.allocate(_BYTES), gpu.stream()
+    memory = gpu.allocate(_BYTES)
+    stream = gpu.stream()
     zeros = np.zeros(_BYTES, np.uint8)
     return Copy(
         memory.address, source.ctypes.data, stream,
@@ -276,7 +272,8 @@ def _up(gpu: OpenGpu, source: NDArray[np.uint8]) -> Copy:
 
 
 def _down(gpu: OpenGpu, target: NDArray[np.uint8]) -> Copy:
-    memory, stream = gpu.allocate(_BYTES), gpu.stream()
+    memory = gpu.allocate(_BYTES)
+    stream = gpu.stream()
     _fill(gpu, memory.address, stream)
 
     def clear(keep: object = memory) -> None:
@@ -286,12 +283,15 @@ def _down(gpu: OpenGpu, target: NDArray[np.uint8]) -> Copy:
 
 
 def _across(a: OpenGpu, b: OpenGpu) -> Copy:
-    source, target, stream, other = a.allocate(_BYTES), b.allocate(_BYTES), a.stream(), b.stream()
+    source = a.allocate(_BYTES)
+    target = b.allocate(_BYTES)
+    stream = a.stream()
+    clearing = b.stream()
     _fill(a, source.address, stream)
     zeros = np.zeros(_BYTES, np.uint8)
 
     def clear(keep: object = source) -> None:
-        b.upload(target.address, zeros, other)
+        b.upload(target.address, zeros, clearing)
 
     return Copy(target.address, source.address, stream, clear, lambda: b.download(target.address, _BYTES))
 
@@ -307,19 +307,20 @@ def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
     once = float(_loop(copies, 1).run(2)[0].min())
     count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
     loop = _loop(copies, count)
-    taken = loop.run(repetitions(once * count, seconds))[0]
+    times = loop.run(repetitions(once * count, seconds))[0]
     for copy in copies:
         copy.clear()
     _loop(copies, 1).run(1)
-    wrong = next((found for copy in copies if (found := first_wrong(copy.arrived()))), None)
-    return from_times(row, taken, count * _BYTES, wrong)
+    wrong = next(filter(None, (first_wrong(copy.arrived()) for copy in copies)), None)
+    return from_times(row, times, count * _BYTES, wrong)
 
 
 def _loop(copies: Sequence[Copy], count: int) -> Loop:
     """Return a loop that enqueues `count` copies on each stream, alternating between streams, and waits for all of them."""
     from collbench.device.gpu import driver_address, driver_error
 
-    enqueue, wait = driver_address("cuMemcpyAsync"), driver_address("cuStreamSynchronize")
+    enqueue = driver_address("cuMemcpyAsync")
+    wait = driver_address("cuStreamSynchronize")
     calls = [NativeCall("cuMemcpyAsync", enqueue, (copy.to, copy.source, _BYTES, copy.stream.address)) for copy in copies] * count
     calls += [NativeCall("cuStreamSynchronize", wait, (copy.stream.address,)) for copy in copies]
     program = Program((tuple(calls),), keep=copies, explain=driver_error)
@@ -330,14 +331,6 @@ def _loop(copies: Sequence[Copy], count: int) -> Loop:
 
 _DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
 _SIZE_BYTES, _WINDOW = 2**20, 8
-
-
-class PathBytes(msgspec.Struct, frozen=True):
-    """The bytes that left the sending host over RDMA ports and over interfaces (None: not counted), and the expected bytes."""
-
-    rdma: float | None
-    interfaces: float | None
-    payload: float
 
 
 def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, seconds: float) -> list[Channel]:
@@ -415,43 +408,41 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     result = Engine(world, check=1).measure(work, Budget(seconds))
     if isinstance(result, Fact):
         return row.replace(na=result.render())
-    ready, measured, wrong = result.ready, result.measured, result.wrong
-    if measured is None:
+    if result.measured is None:
         return row
-    row = _with_path(row, _way(work.counted.moved, work.counted.iterations * _bytes_each(ready)), links, backend)
+    ready = result.ready
+    # the bytes that leave the sending host in one iteration of all pairs
+    n_bytes = float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.case) * ready.case.size_bytes)
+    row = _with_path(row, work.counted.moved, work.counted.iterations * n_bytes, links, backend)
     if device == "cuda":
         row = row.replace(limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
-    return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)
+    wrong = result.wrong[0].sentence() if result.wrong else None
+    return from_times(row, result.measured.samples[ready.timed].max(axis=0), n_bytes, wrong)
 
 
-def _bytes_each(ready: PreparedCase) -> float:
-    """Return the bytes that leave the sending host in one iteration of all pairs."""
-    return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.case) * ready.case.size_bytes)
-
-
-def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
-    """Return the row compared with the link that the counters show, or without a link if they show none."""
+def _with_path(row: Channel, moves: Mapping[str, Any], n_bytes: float, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
+    """Return the row compared with the link by which the counters show that n_bytes left, or without a link if they show none."""
     rdma, tcp = links
     library = backend.versions().get("mpi", "MPI")
-    if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
-        row = against(row, rdma)
-    elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
+    by_ports, by_interfaces = _bytes_left(moves)
+    if rdma and by_ports is not None and by_ports >= COUNTED * n_bytes:
+        return against(row, rdma)
+    if tcp and by_interfaces is not None and by_interfaces >= COUNTED * n_bytes:
         row = against(row, tcp)
-        row = row.replace(limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
-    else:
-        row = row.replace(limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
-    return row
+        return row.replace(limited_by=f"{row.limited_by}; {library} did not use RDMA") if rdma else row
+    return row.replace(limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
 
 
-def _way(moves: Mapping[str, Any], payload: float) -> PathBytes:
+def _bytes_left(moves: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return the bytes that left the host over RDMA ports, and over interfaces; None: not counted."""
     ports = [counters.moved(counts, "tx") for name, counts in moves["ports"].items() if name not in moves["silent"]]
-    out = [moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]]
-    return PathBytes(_sum(ports), _sum(out), payload)
+    return _sum(ports), _sum([moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]])
 
 
 def _sum(counts: list[int | None]) -> float | None:
-    known = [count for count in counts if count is not None]
-    return float(sum(known)) if known and len(known) == len(counts) else None
+    if not counts or None in counts:
+        return None
+    return float(sum(count or 0 for count in counts))
 
 
 def _rdma(machine: Machine | None) -> Link | None:
@@ -496,13 +487,13 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
 
     distances = Distances(machine)
     near = {nic.key: number for key, number in reversed(gpus.items()) for nic in distances.near_nics(key)}
-    found = []
+    devices = []
     for nic in machine.nics:
         up = [port for port in nic.ports if port.state in (None, "active")]
         if nic.rdma and up:
             link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
-            found.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), nic.virtual is not None, near.get(nic.key)))
-    return found
+            devices.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), nic.virtual is not None, near.get(nic.key)))
+    return devices
 
 
 def pairs(world: World) -> list[ToolPair]:
@@ -516,14 +507,15 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
 
     `machine` and `gpus` are known at the first rank of each host.
     """
-    own = [msgspec.to_builtins(device) for device in devices_of(machine, gpus)] if machine else None
+    devices = [msgspec.to_builtins(device) for device in devices_of(machine, gpus)] if machine else None
     tools = [why_not(), why_not(cuda=True)] if machine else None
-    replies: list[Any] = world.allgather([own, tools], "looking for RDMA devices")
+    replies: list[Any] = world.allgather([devices, tools], "looking for RDMA devices")
     rows: list[Channel] = []
     for pair in pairs(world):
-        (sources, why), (targets, other) = replies[pair.source.rank], replies[pair.target.rank]
-        rails = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
-        lacking = [first or second for first, second in zip(why, other, strict=True)]
+        sources, source_lacks = replies[pair.source.rank]
+        targets, target_lacks = replies[pair.target.rank]
+        rails = _rails(*([RdmaDevice(**{**device, "link": Link(**device["link"])}) for device in end] for end in (sources, targets)))
+        lacking = [first or second for first, second in zip(source_lacks, target_lacks, strict=True)]
         if not rails:
             why = "no RDMA device with a port that is up"
             rows += [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
@@ -562,14 +554,16 @@ def _written(
     row: Channel, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], world: World, seconds: float, *, on_gpus: bool = False
 ) -> Channel:
     """Measure one row: runs of perftest one after the other, of which the first is warm-up."""
-    if ":" in pair.address and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
+    lacking = world.first_error(why_not(ipv6=True), "asking perftest for IPv6") if ":" in pair.address else None
+    if lacking:
         return row.replace(na=lacking, flags=())
     source, target = rail
     tool = between_devices(source.words(source.gpu if on_gpus else None), target.words(target.gpu if on_gpus else None))
     writes = _SOFTWARE_WRITES if source.software or target.software else _WRITES
     request = ToolRequest(BANDWIDTH, _WRITE_BYTES, seconds, writes)
     rates: list[float] = []
-    before, end = counters.read_infiniband(), time.monotonic() + seconds
+    before = counters.read_infiniband()
+    end = time.monotonic() + seconds
     while len(rates) <= _MOST_RUNS and (not rates or world.broadcast(time.monotonic() < end, "timing perftest")):
         (ran,) = run_tool(world, tool, request, [pair], [""] * world.size)
         if ran.figure is None:
@@ -622,15 +616,13 @@ def links_of(world: World) -> dict[str, Link]:
     from collbench.machine.interfaces import interface_with, read_interface
     from collbench.machine.peak.links import tcp_link
 
-    own: tuple[float | None, str, str] | None = None
+    fields: tuple[float | None, str, str] | None = None
     if len(world.hosts) > 1 and world.on_host()[0] == world.me:
         link = tcp_link(read_interface(interface_with(world.me.address)))
-        own = (link.bytes_per_s, link.name, link.source)
-    replies = world.allgather(own, "reading the interfaces")
-    return {member.host: Link(*words) for member in world.members if (words := replies[member.rank])}
+        fields = (link.bytes_per_s, link.name, link.source)
+    replies = world.allgather(fields, "reading the interfaces")
+    return {member.host: Link(*fields) for member, fields in zip(world.members, replies, strict=True) if fields}
 
-
-# The channels measured by external tools: one run from each host to the next; the rows have the tool's name.
 
 _TOOLS_SIZE_BYTES = 2**20
 _TCP = "tcp"
@@ -694,13 +686,13 @@ def measure_channels(
     """
     with together_or_alone(env, timeout_s) as world:
         _check_scratch(world, scratch)
-        others = installed_tools(world, tools)
+        external = installed_tools(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
         rows = _inside(world, host, seconds, scratch)
         links = links_of(world)
         machine = host.machine if host else None
         rows += nic_channels(world, machine, numbers_of_gpus(host.machine, host.gpus) if host else {}, seconds)
-        tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
+        tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, external, links, seconds)]
         rows += [*mpi_channels(world, machine, links.get(world.hosts[0]), seconds), *tcp]
         if world.rank == 0:
             report(rows)
@@ -711,10 +703,14 @@ def _check_scratch(world: World, scratch: Scratch | None) -> None:
     why = None
     if scratch is not None and world.on_host()[0] == world.me:
         folder = scratch.folder
-        problem = "is missing" if not folder.exists() else "is not a folder" if not folder.is_dir() else None
-        problem = problem or (None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written")
+        problems = {
+            "is missing": not folder.exists(), "is not a folder": not folder.is_dir(),
+            "cannot be written": not os.access(folder, os.W_OK | os.X_OK),
+        }  # fmt: skip
+        problem = next((problem for problem, applies in problems.items() if applies), None)
         why = problem and f"--scratch {folder}: it {problem} on {world.me.host}; name a folder on the disk to measure"
-    if why := world.first_error(why, "looking for the folder of --scratch"):
+    why = world.first_error(why, "looking for the folder of --scratch")
+    if why:
         raise UsageError(why)
 
 

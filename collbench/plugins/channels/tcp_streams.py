@@ -24,8 +24,6 @@ from collbench.measuring import counters
 from collbench.measuring.references import PATTERN, PERIOD
 from collbench.measuring.sync import at_once
 
-# Common parts of the channels between two hosts.
-
 PATIENCE_S = 15.0  # for a connection; a blocked one is reported
 COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
 Reply = dict[str, Any]
@@ -89,12 +87,12 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
     stalled stream.
     """
     with ExitStack() as stack:
-        connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
+        connections = [stack.enter_context(connection) for connection in _accepted(listener, key, streams, patience_s)]
         arrivals = [_Arrivals() for _ in connections]
-        drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
-        at_once(drains, "receiving TCP streams")
-    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
-    return StreamReport(_rates(arrivals), None if at is None else f"byte {at} of a TCP stream is not the one that was sent")
+        streams_read = zip(connections, arrivals, strict=True)
+        at_once([partial(_drain, connection, into, (seconds, patience_s)) for connection, into in streams_read], "receiving TCP streams")
+    wrong = next((stream.wrong for stream in arrivals if stream.wrong is not None), None)
+    return StreamReport(_rates(arrivals), None if wrong is None else f"byte {wrong} of a TCP stream is not the one that was sent")
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: tuple[str, int] = ("", 0)) -> None:
@@ -109,31 +107,32 @@ def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, f
         for connection in connections:
             connection.sendall(key)
         until = time.monotonic() + seconds + patience_s
-        at_once([partial(_pour, each, until) for each in connections], "sending TCP streams")
+        at_once([partial(_pour, connection, until) for connection in connections], "sending TCP streams")
 
 
 def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
     """Return the connections that send the key; others are closed."""
-    found: list[socket.socket] = []
+    accepted: list[socket.socket] = []
     end = time.monotonic() + patience_s
-    while len(found) < streams:
+    while len(accepted) < streams:
         listener.settimeout(max(0.001, end - time.monotonic()))
         connection, _ = listener.accept()
         connection.settimeout(max(0.001, end - time.monotonic()))
         if hmac.compare_digest(connection.recv(KEY_BYTES, socket.MSG_WAITALL), key):
-            found.append(connection)
+            accepted.append(connection)
         else:
             connection.close()
-    return found
+    return accepted
 
 
 def _pour(connection: socket.socket, end: float) -> None:
     """Send the pattern repeatedly, until the receiver closes the connection."""
-    pattern, sent = _PATTERN.data, 0
+    pattern = _PATTERN.data
+    sent = 0
     with suppress(OSError):
         while time.monotonic() < end:
-            at = sent % PERIOD
-            sent += connection.send(pattern[at : at + _CHUNK])
+            place = sent % PERIOD
+            sent += connection.send(pattern[place : place + _CHUNK])
 
 
 def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
@@ -141,7 +140,8 @@ def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float
     seconds, patience_s = times
     buffer = np.empty(_CHUNK, np.uint8)
     connection.settimeout(patience_s)
-    total, got, start = 0, 0, 0.0
+    total = got = 0
+    start = 0.0
     while not start or time.monotonic() < start + seconds:
         try:
             got = connection.recv_into(buffer.data)
@@ -160,13 +160,13 @@ def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float
     _compare(buffer[:got], total - got, into)
 
 
-def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
+def _compare(arrived: NDArray[np.uint8], first: int, into: _Arrivals) -> None:
     if into.wrong is not None:
         return
-    place = at % PERIOD
+    place = first % PERIOD
     differ = arrived != _PATTERN[place : place + len(arrived)]
     if differ.any():
-        into.wrong = at + int(np.argmax(differ))
+        into.wrong = first + int(np.argmax(differ))
 
 
 def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
@@ -174,18 +174,16 @@ def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
 
     Bytes between two receives are spread evenly.
     """
-    if any(len(each.times) < 2 for each in arrivals):
+    if any(len(stream.times) < 2 for stream in arrivals):
         return np.empty(0)
-    first, last = max(each.times[0] for each in arrivals), min(each.times[-1] for each in arrivals)
+    first = max(stream.times[0] for stream in arrivals)
+    last = min(stream.times[-1] for stream in arrivals)
     edges = np.linspace(first + _WARM * (last - first), last, _WINDOWS + 1)
     if edges[-1] <= edges[0]:
         return np.empty(0)
-    so_far = sum(np.interp(edges, each.times, each.totals) for each in arrivals)
+    so_far = sum(np.interp(edges, stream.times, stream.totals) for stream in arrivals)
     rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
     return rates
-
-
-# Streams between ranks: all at the same time, and the reports of both ends.
 
 
 class TcpStream(msgspec.Struct, frozen=True):
@@ -216,8 +214,8 @@ class TcpStream(msgspec.Struct, frozen=True):
         ends = ((offer, f"{self.target.host} cannot listen at {self.address}"),
                 (source, f"{self.source.host} does not reach {self.target.host} at {self.address}"),
                 (target, f"nothing arrived at {self.target.host} ({self.address})"))  # fmt: skip
-        failed = next(((reply, what) for reply, what in ends if "value" not in reply), None)
-        return failed and f"{failed[1]}: {failed[0].get('why', 'no reason was reported')}"
+        failures = (f"{failure}: {reply.get('why', 'no reason was reported')}" for reply, failure in ends if "value" not in reply)
+        return next(failures, None)
 
 
 def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> list[StreamReport]:
@@ -225,53 +223,56 @@ def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> l
 
     A process is an end of at most one of them. The targets listen and send their addresses, then both ends work.
     """
-    own = next((each for each in streams if world.me in (each.source, each.target)), None)
+    mine = next((stream for stream in streams if world.me in (stream.source, stream.target)), None)
     with ExitStack() as stack:
         listeners: list[socket.socket] = []
 
         def listen(address: str) -> list[Any]:
-            listeners.append(stack.enter_context(listen_at(address, port=LISTENING_PORT if own and own.port else 0)))
+            listeners.append(stack.enter_context(listen_at(address, port=LISTENING_PORT if mine and mine.port else 0)))
             return [listeners[0].getsockname()[1], secrets.token_hex(KEY_BYTES)]
 
-        awaited = own is not None and own.target == world.me
-        offers = world.allgather(attempt(partial(listen, own.address)) if own and awaited else {}, "listening for TCP streams")
+        offer = attempt(partial(listen, mine.address)) if mine and mine.target == world.me else {}
+        offers = world.allgather(offer, "listening for TCP streams")
         with world.extend_timeout(seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
-            ended = _run_ends(own, world, offers[own.target.rank], listeners, seconds) if own else {}
+            ended = _run_ends(mine, world, offers[mine.target.rank], listeners, seconds) if mine else {}
             replies = world.allgather(ended, "measuring TCP")
     reports = []
-    for each in streams:
-        offer, source, target = (
-            offers[each.target.rank], replies[each.source.rank].get("source", {}), replies[each.target.rank].get("target", {})
-        )  # fmt: skip
-        why = each.why(offer, source, target)
-        rates, wrong, came = ([], None, None) if why else target["value"]
-        reports.append(StreamReport(np.array(rates), wrong, None if why else source["value"], came, why))
+    for stream in streams:
+        source = replies[stream.source.rank].get("source", {})
+        target = replies[stream.target.rank].get("target", {})
+        why = stream.why(offers[stream.target.rank], source, target)
+        if why:
+            reports.append(StreamReport(why=why))
+        else:
+            rates, wrong, came = target["value"]
+            reports.append(StreamReport(np.array(rates), wrong, source["value"], came))
     return reports
 
 
-def _run_ends(own: TcpStream, world: World, offer: Reply, listeners: Sequence[socket.socket], seconds: float) -> dict[str, Reply]:
+def _run_ends(stream: TcpStream, world: World, offer: Reply, listeners: Sequence[socket.socket], seconds: float) -> dict[str, Reply]:
     """Run the ends of a stream at this process, and return their reports."""
     if "value" not in offer:
         return {}
-    (port, key), waits = offer["value"], patience(world)
+    port, key = offer["value"]
+    waits = patience(world)
     ended: dict[str, Reply] = {}
 
     def sent() -> int | None:
-        before = _counted(own.nic, "tx_bytes")
-        send((own.address, port), bytes.fromhex(key), own.count, (seconds, waits), source=(own.source_address, own.port))
-        return _grown(before, _counted(own.nic, "tx_bytes"))
+        before = _counted(stream.nic, "tx_bytes")
+        send((stream.address, port), bytes.fromhex(key), stream.count, (seconds, waits), source=(stream.source_address, stream.port))
+        return _grown(before, _counted(stream.nic, "tx_bytes"))
 
     def taken() -> list[Any]:
-        before = _counted(own.nic, "rx_bytes")
-        arrived = receive(listeners[0], bytes.fromhex(key), own.count, seconds, waits)
-        return [arrived.rates.tolist(), arrived.wrong, _grown(before, _counted(own.nic, "rx_bytes"))]
+        before = _counted(stream.nic, "rx_bytes")
+        arrived = receive(listeners[0], bytes.fromhex(key), stream.count, seconds, waits)
+        return [arrived.rates.tolist(), arrived.wrong, _grown(before, _counted(stream.nic, "rx_bytes"))]
 
     sender = threading.Thread(target=lambda: ended.update(source=attempt(sent)), daemon=True)
-    if world.me == own.source:
+    if world.me == stream.source:
         sender.start()
-    if world.me == own.target:
+    if world.me == stream.target:
         ended["target"] = attempt(taken)
-    if world.me == own.source:
+    if world.me == stream.source:
         sender.join()
     return ended
 

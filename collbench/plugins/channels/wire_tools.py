@@ -28,7 +28,8 @@ from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
 from collbench.measuring import counters, instruments
 from collbench.plugins.channels.tcp_streams import COUNTED, PATIENCE_S, Reply, attempt
-from collbench.untrusted import parse_json
+from collbench.units import first_of
+from collbench.untrusted import dict_of, parse_json
 
 # The interface of a wire tool: its two command lines, and the parser of its output.
 #
@@ -103,8 +104,8 @@ class WireTool(msgspec.Struct, frozen=True):
 
     def version(self, printed: str) -> str | None:
         """Return the version in the output of `version_command`; None: not found."""
-        found = re.search(rf"{self.version_line}(\d[\w.+-]{{0,20}})", printed, re.MULTILINE)
-        return found[1] if found else None
+        match = re.search(rf"{self.version_line}(\d[\w.+-]{{0,20}})", printed, re.MULTILINE)
+        return match[1] if match else None
 
 
 def figure_of(tool: str, seconds: float | None, printed: str) -> float:
@@ -124,8 +125,8 @@ def number(word: str) -> float | None:
 def last_line(printed: str) -> str:
     """Return the last line with text, printable and short; "no message" without one."""
     lines = (line.strip(" -+|*\t\r") for line in reversed(printed.splitlines()))
-    found = next((line for line in lines if line), "")
-    text = "".join(letter if letter.isprintable() else "?" for letter in found[:_LONGEST_QUOTE])
+    last = next(filter(None, lines), "")
+    text = "".join(letter if letter.isprintable() else "?" for letter in last[:_LONGEST_QUOTE])
     return text or "no message"
 
 
@@ -147,17 +148,15 @@ def _fi_pingpong(request: ToolRequest, address: str, *port: str) -> list[str]:
 
 def _parse_fi_pingpong(request: ToolRequest, printed: str) -> ToolFigure:
     """Return the column usec/xfer of the only line of figures."""
-    found = [value for line in printed.splitlines() if (value := _microseconds(line)) is not None]
-    time_s = figure_of("fi_pingpong", found[0] * 1e-6 if len(found) == 1 else None, printed)
+    times_us = [time_us for time_us in map(_microseconds, printed.splitlines()) if time_us is not None]
+    time_s = figure_of("fi_pingpong", times_us[0] * 1e-6 if len(times_us) == 1 else None, printed)
     trips = _trips(request)
     statistic = f"mean of half the round trip over {trips} (usec/xfer), without a warm-up"
     return ToolFigure(time_s, 2 * trips, trips * request.size_bytes, statistic)
 
 
 def _microseconds(line: str) -> float | None:
-    """Return the seventh value of "8  2k  =2k  31k  0.05s  0.69  11.61  0.09". The size in front is rounded, so it is
-    not checked.
-    """
+    """Return the seventh value of "8 2k =2k 31k 0.05s 0.69 11.61 0.09". The size in front is rounded, so it is not checked."""
     words = line.split()
     return number(words[6]) if len(words) == 8 and words[4].endswith("s") and number(words[4][:-1]) is not None else None
 
@@ -194,8 +193,8 @@ def why_not(cuda: bool = False, ipv6: bool = False) -> str | None:
 
 def rate_in(output: str) -> float | None:
     """Return the average rate in the output of ib_write_bw --report_gbits, in bytes per second; None if there is none."""
-    found = _FIGURES.search(output)
-    return float(found[1]) * 1e9 / 8 if found else None
+    figures = _FIGURES.search(output)
+    return float(figures[1]) * 1e9 / 8 if figures else None
 
 
 @cache
@@ -208,16 +207,17 @@ def _help() -> str:
 
 def _ib_write_bw(request: ToolRequest, address: str, port: int, *words: str) -> list[str]:
     family = [_IPV6] if ":" in address else []
-    size, number_of_writes = str(request.size_bytes), str(request.messages)
-    return ["ib_write_bw", "-s", size, "-n", number_of_writes, "-F", "--report_gbits", *family, "-p", str(port), *words]
+    run = ["-s", str(request.size_bytes), "-n", str(request.messages)]
+    return ["ib_write_bw", *run, "-F", "--report_gbits", *family, "-p", str(port), *words]
 
 
 def _parse_ib_write_bw(request: ToolRequest, printed: str) -> ToolFigure:
     """Return the column BW average."""
-    rate, n = rate_in(printed), request.messages
+    rate = rate_in(printed)
+    n = request.messages
     time_s = figure_of("ib_write_bw", request.size_bytes / rate if rate else None, printed)
-    found = _DEVICE.search(printed)
-    facts = {"device": found[1] or found[2]} if found else {}
+    device = _DEVICE.search(printed)
+    facts = {"device": device[1] or device[2]} if device else {}
     return ToolFigure(time_s, n, n * request.size_bytes, f"mean over {n} writes (BW average)", facts)
 
 
@@ -251,26 +251,25 @@ def _parse_iperf3(request: ToolRequest, printed: str) -> ToolFigure:
     if not isinstance(document, dict):
         raise RunFailed(f"iperf3 printed no JSON object: {last_line(printed)}")
     received = _part(document, "end", "sum_received")
-    n_bytes, seconds = _number(received.get("bytes")), _number(received.get("seconds"))
+    n_bytes = _number(received.get("bytes"))
+    seconds = _number(received.get("seconds"))
     if "error" in document or not n_bytes or not seconds:
         raise RunFailed(f"iperf3 printed no figure: {last_line(str(document.get('error', '')))}")
     time_s = figure_of("iperf3", request.size_bytes * seconds / n_bytes, printed)
-    again = _number(_part(document, "end", "sum_sent").get("retransmits"))
+    retransmits = _number(_part(document, "end", "sum_sent").get("retransmits"))
     statistic = f"mean over {seconds:.2f} s of what arrived (sum_received), as the time of {request.size_bytes} bytes of the stream"
-    return ToolFigure(time_s, 0, int(n_bytes), statistic, {} if again is None else {"retransmits": int(again)})
+    return ToolFigure(time_s, 0, int(n_bytes), statistic, {} if retransmits is None else {"retransmits": int(retransmits)})
 
 
 def _part(document: dict[str, Any], *names: str) -> dict[str, Any]:
     for name in names:
-        found = document.get(name)
-        document = found if isinstance(found, dict) else {}
+        document = dict_of(document.get(name))
     return document
 
 
 def _number(value: object) -> float | None:
     """Return a value that can be a count or a time; None for NaN, infinity and negative values."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
-    return float(value) if known and isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18 else None
 
 
 IPERF3 = WireTool(  # it runs for whole seconds, at least one
@@ -281,8 +280,6 @@ IPERF3 = WireTool(  # it runs for whole seconds, at least one
     parse=_parse_iperf3,
 )  # fmt: skip
 
-
-# Wire tools as processes: limited in time and output. The kernel ends them when this process ends.
 
 _MOST_BYTES = 4 << 20  # iperf3 prints 5 KB per run
 _CHUNK = 1 << 16
@@ -306,7 +303,8 @@ class Tool:
     """
 
     def __init__(self, command: Sequence[str], limit_s: float) -> None:
-        self._command, self._limit_s = command, limit_s
+        self._command = command
+        self._limit_s = limit_s
 
     def __enter__(self) -> Tool:
         pipe = subprocess.PIPE
@@ -351,8 +349,8 @@ class Tool:
 
         The process is not reaped: its PID and group must stay reserved until they have been ended.
         """
-        found = os.waitid(os.P_PID, self._running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return None if found is None else found.si_status
+        ended = os.waitid(os.P_PID, self._running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if ended is None else ended.si_status
 
     def _read(self, end: float) -> tuple[str, str] | None:
         """Return (stdout, stderr) to their ends; None if these do not come in time."""
@@ -363,17 +361,16 @@ class Tool:
                 parts[stream.fileno()] = bytearray()
                 waiting.register(stream, selectors.EVENT_READ)
             while waiting.get_map():
-                left = end - time.monotonic()
-                if left <= 0:
+                left_s = end - time.monotonic()
+                if left_s <= 0:
                     return None
-                for key, _ in waiting.select(left):
+                for key, _ in waiting.select(left_s):
                     chunk = os.read(key.fd, _CHUNK)
                     if not chunk:
                         waiting.unregister(key.fd)
                     parts[key.fd] += chunk
                     if len(parts[key.fd]) > _MOST_BYTES:
-                        most = f"{_MOST_BYTES >> 20} MiB"
-                        raise RunFailed(f"{self._command[0]} printed more than {most}, which is not a valid result")
+                        raise RunFailed(f"{self._command[0]} printed more than {_MOST_BYTES >> 20} MiB, which is not a valid result")
         out, err = (bytes(part).decode(errors="replace") for part in parts.values())
         return out, err
 
@@ -435,7 +432,8 @@ def _parse_ucx_perftest(request: ToolRequest, printed: str) -> ToolFigure:
     """Return the median of a latency, or the mean of a rate. The median that is printed with a rate is of the posting times."""
     columns = _columns(printed)
     median = next((columns[name] for name in columns if name.startswith("50.0_percentile")), None)
-    latency, count = request.operation == LATENCY, _count(request)
+    latency = request.operation == LATENCY
+    count = _count(request)
     time_us = median if latency else columns.get(_TITLE)
     time_s = figure_of("ucx_perftest", None if time_us is None else time_us * 1e-6, printed)
     what = f"median of half the round trip over {count} (50.0 %ile)" if latency else f"mean over {count} messages (overall)"
@@ -445,15 +443,15 @@ def _parse_ucx_perftest(request: ToolRequest, printed: str) -> ToolFigure:
 def _columns(printed: str) -> dict[str, float]:
     """Return title -> figure of the last line of figures below a line with as many titles; {} where there is none."""
     titles: list[str] = []
-    found: dict[str, float] = {}
+    columns: dict[str, float] = {}
     for line in printed.splitlines():
         words = line.strip().split(",")
         if _TITLE in words:
             titles = words
         elif len(words) == len(titles):
             figures = [number(word) for word in words]
-            found = {title: value for title, value in zip(titles, figures, strict=True) if value is not None}
-    return found
+            columns = {title: value for title, value in zip(titles, figures, strict=True) if value is not None}
+    return columns
 
 
 UCX_PERFTEST = WireTool(  # it runs a number of messages; UCX_TLS and UCX_NET_DEVICES select the transport, as in the measured backends
@@ -464,8 +462,6 @@ UCX_PERFTEST = WireTool(  # it runs a number of messages; UCX_TLS and UCX_NET_DE
     parse=_parse_ucx_perftest,
 )  # fmt: skip
 
-
-# The wire tools by name. A requested tool must be installed on every host that runs it.
 
 WIRE_TOOLS = {tool.name: tool for tool in (IPERF3, FI_PINGPONG, UCX_PERFTEST, IB_WRITE_BW)}
 _VERSION_S = 10.0
@@ -530,10 +526,10 @@ class ToolResult(msgspec.Struct, frozen=True):
 
     def evidence(self, tool: WireTool) -> dict[str, object]:
         """Return the evidence for the row, JSON-ready."""
-        about: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
+        run: dict[str, object] = {"name": tool.name, "version": self.version or None, "client": self.client, "server": self.server}
         if self.figure is None:
-            return {"tool": about}
-        return {"tool": {**self.figure.facts, **about}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
+            return {"tool": run}
+        return {"tool": {**self.figure.facts, **run}, "statistic": self.figure.statistic, "left_host_bytes": self.left_bytes}
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -549,15 +545,13 @@ def installed_tools(world: World, names: Sequence[str]) -> Tools:
     if not tools:
         return Tools((), {})
     with world.watchdog.phase("asking tools for their versions"):
-        own = {tool.name: version_here(tool) for tool in tools}
-    versions = world.allgather(own, "asking tools for their versions")
+        here = {tool.name: version_here(tool) for tool in tools}
+    versions = world.allgather(here, "asking tools for their versions")
     for tool in tools:
         lacking = dict.fromkeys(member.host for member in world.members if versions[member.rank][tool.name] is None)
         if lacking:
-            more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
-            hosts = ", ".join(list(lacking)[:_MOST_NAMED])
-            raise UsageError(f"--tools {tool.name}: it is not installed on {hosts}{more}: {tool.package}")
-    return Tools(tools, {tool.name: [str(each[tool.name]) for each in versions] for tool in tools})
+            raise UsageError(f"--tools {tool.name}: it is not installed on {first_of(lacking, _MOST_NAMED)}: {tool.package}")
+    return Tools(tools, {tool.name: [str(of_rank[tool.name]) for of_rank in versions] for tool in tools})
 
 
 def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequence[ToolPair], versions: Sequence[str]) -> list[ToolResult]:
@@ -566,7 +560,7 @@ def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequen
     A process that drives several ranks may be the source of several courses; it starts these one after the other.
     """
     limit_s = min(request.seconds + PATIENCE_S, _OF_THE_DEADLINE * world.timeout_s)
-    most_s = limit_s * (1 + max(Counter(each.source.rank for each in courses).values()))
+    most_s = limit_s * (1 + max(Counter(course.source.rank for course in courses).values()))
     with ExitStack() as waiting, world.extend_timeout(most_s):
 
         def start(course: ToolPair) -> int:
@@ -576,25 +570,32 @@ def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequen
             server.await_listening(port, limit_s)
             return port
 
-        own = {str(at): attempt(partial(start, each)) for at, each in enumerate(courses) if each.target == world.me}
-        offers = {at: each for one in world.allgather(own, f"starting {tool.name}") for at, each in one.items()}
-        begun: dict[str, Reply] = {}
-        for at, each in enumerate(courses):
-            if each.source == world.me:
-                offer = offers[str(at)]
-                refused = {"why": f"{each.target.host}: {offer.get('why')}"}
-                begun[str(at)] = attempt(partial(_client, tool, request, each, offer["value"], limit_s)) if "value" in offer else refused
-        replies = {at: each for one in world.allgather(begun, f"running {tool.name}") for at, each in one.items()}
+        def gathered(replies: dict[str, Reply], phase: str) -> dict[str, Reply]:
+            return {number: reply for of_rank in world.allgather(replies, phase) for number, reply in of_rank.items()}
+
+        numbered = {str(number): course for number, course in enumerate(courses)}
+        offers = {number: attempt(partial(start, course)) for number, course in numbered.items() if course.target == world.me}
+        offers = gathered(offers, f"starting {tool.name}")
+        replies: dict[str, Reply] = {}
+        for number, course in numbered.items():
+            if course.source == world.me:
+                offer = offers[number]
+                replies[number] = {"why": f"{course.target.host}: {offer.get('why')}"}
+                if "value" in offer:
+                    replies[number] = attempt(partial(_client, tool, request, course, offer["value"], limit_s))
+        replies = gathered(replies, f"running {tool.name}")
     results = []
-    for at, each in enumerate(courses):
-        port, version = offers[str(at)].get("value"), versions[each.source.rank]
-        server, client = (shlex.join(command(request, each.address, port)) if port else "" for command in (tool.server, tool.client))
-        document = replies[str(at)].get("value")
+    for number, course in numbered.items():
+        port = offers[number].get("value")
+        version = versions[course.source.rank]
+        server, client = (shlex.join(command(request, course.address, port)) if port else "" for command in (tool.server, tool.client))
+        document = replies[number].get("value")
         if not document:
-            results.append(ToolResult(None, str(replies[str(at)].get("why", f"{tool.name} printed nothing")), server, client, version))
+            results.append(ToolResult(None, str(replies[number].get("why", f"{tool.name} printed nothing")), server, client, version))
             continue
-        figure, left = ToolFigure(**document["figure"]), document["left"]
-        strayed = left is not None and not each.inside and left < COUNTED * figure.sent_bytes
+        figure = ToolFigure(**document["figure"])
+        left = document["left"]
+        strayed = left is not None and not course.inside and left < COUNTED * figure.sent_bytes
         results.append(ToolResult(figure, None, server, client, version, other_path=strayed, left_bytes=left))
     return results
 
@@ -612,16 +613,15 @@ def _client(tool: WireTool, request: ToolRequest, course: ToolPair, port: int, l
     figure = tool.parse(request, done.out)
     if done.code:
         raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
-    seen, left = instruments.moved(before, after), None
-    if not (seen["silent"] or seen["came_or_went"]) and (seen["leaving"] or after.ports):
-        parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
-        parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
+    moved = instruments.moved(before, after)
+    left = None
+    if not (moved["silent"] or moved["came_or_went"]) and (moved["leaving"] or after.ports):
+        parts = [counters.payload(moved["interfaces"].get(name, {}), "tx") for name in moved["leaving"]]
+        parts += [counters.moved(moved["ports"].get(name, {}), "tx") for name in after.ports]
         left = None if None in parts else sum(part for part in parts if part)
     return {"figure": msgspec.to_builtins(figure), "left": left}
 
 
 def requested_tools(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of the requested external tools. Raises UsageError for an unknown name."""
-    if not names:
-        return ()
-    return tuple(tool.name for tool in tools_named(names))
+    return tuple(tool.name for tool in tools_named(names or ()))

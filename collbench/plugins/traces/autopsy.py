@@ -25,13 +25,11 @@ import numpy as np
 
 from collbench.errors import FINE, NEGATIVE, NO_VERDICT
 from collbench.operations.dtypes import dtype_named
-from collbench.plugins.traces.matching import DifferingField, GroupMatch, TraceDifference, differences, match
-from collbench.plugins.traces.model import DTYPES, KIND, KINDS, NONE, UNKNOWN, DamagedFile, Part, Trace
+from collbench.plugins.traces.matching import DifferingField, GroupMatch, TraceDifference, by_value, differences, match, named_ranks
+from collbench.plugins.traces.model import DTYPES, KINDS, NONE, UNKNOWN, DamagedFile, Part, Trace
 from collbench.plugins.traces.wait_graph import GroupCalls, PendingOperation, has_unknown_message, wait_graph
 from collbench.reason import Fact
-from collbench.units import listed, plural
-
-_MOST_NAMED = 8
+from collbench.units import plural
 
 
 class AutopsyCause(StrEnum):
@@ -162,58 +160,55 @@ class AutopsyFinding(Fact, frozen=True):
     def render(self) -> str:
         """Return one sentence: the ranks, the call, the evidence."""
         many = len(self.ranks) > 1
-        text = _TEXTS.get(self.cause, _DIFFERENT)
-        if self.cause is AutopsyCause.NO_DUMP and many:
-            text = _NO_DUMPS
-        elif self.is_message and self.cause in _NOT_CALLED:
-            text = _NO_MATCH
-        if self.cause in _MISMATCHES and self.is_message:
-            text = f"{_DIFFERENT_ENDS}: {{values}}"
-        elif self.cause in _MISMATCHES:
-            evidence = "" if self.ranks else "; neither a majority nor earlier steps show which is right"
-            if self.by_history:
-                evidence = "; the others called what all ranks called in the earlier steps"
-            text = f"{text if self.ranks else _DISAGREE}: {{values}}{evidence}"
         group = f"{self.group[:60]} ({self.what[:60]})" if self.what and self.what != "undefined" else self.group[:60]
-        numbered = self.operation if self.sequence == UNKNOWN else f"{self.operation} #{self.sequence}"
-        whose = f" of rank {self.ranks[0]}" if many else ""
-        unknown = f"; the dump of {_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
-        behind = self.completed != UNKNOWN and self.completed < self.called
+        call = self.operation if self.sequence == UNKNOWN else f"{self.operation} #{self.sequence}"
+        if self.is_message:
+            call += f" {_peer(self.operation, self.peer)}"
+        unknown = f"; the dump of {named_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
+        gpu = f"the GPU of rank {self.ranks[0]}" if many else "its GPU"
+        is_behind = self.completed != UNKNOWN and self.completed < self.called
         wait = "wait" if len(self.waiting) != 1 else "waits"
-        values = self._values if self.values else ""
-        shown = text.format(
-            ranks=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
+        shown = self._template.format(
+            ranks=named_ranks(self.ranks), have="have" if many else "has", waiters=named_ranks(self.waiting), wait=wait, group=group,
             waiting=f"{len(self.waiting)} of {plural(self.members, 'rank')} {wait}", first=self.waiting[0] if self.waiting else "",
-            at=f"{numbered}{f' {_peer(self.operation, self.peer)}' if self.is_message else ''} of group {group}",
-            number=f"#{self.sequence} of group {group}", operation=self.operation, other="recv" if self.operation == "send" else "send",
-            circle="wait for one another" if many else "waits for itself", values=values, done=_ranks(self.compared), unknown=unknown,
+            at=f"{call} of group {group}", number=f"#{self.sequence} of group {group}", operation=self.operation,
+            other="recv" if self.operation == "send" else "send", circle="wait for one another" if many else "waits for itself",
+            values=by_value(self.values, self.compared) if self.values else "", done=named_ranks(self.compared), unknown=unknown,
             stuck="a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck", members=self.members,
-            last=self._last, gpu=f"; {f'the GPU{whose}' if many else 'its GPU'} has completed only #{self.completed}" if behind else "",
-            what=_DIFFERS_IN.get(self.cause, "operation"),
-            late=self.late, of_calls=self.of_calls, lost=self.lost_s, span=self.span_s,
+            last=self._last, gpu=f"; {gpu} has completed only #{self.completed}" if is_behind else "",
+            what=_DIFFERS_IN.get(self.cause, "operation"), late=self.late, of_calls=self.of_calls, lost=self.lost_s, span=self.span_s,
         )  # fmt: skip
-        places = [
-            f"{_ranks(ranks[:1])} called last at {place}"
-            for ranks, place in ((self.ranks, self.place), (self.waiting, self.waits_at))
-            if place and self.cause is not AutopsyCause.SLOW
-        ]
+        if self.cause is AutopsyCause.SLOW:
+            return shown
+        callers = ((self.ranks, self.place), (self.waiting, self.waits_at))
+        places = [f"{named_ranks(ranks[:1])} called last at {place}" for ranks, place in callers if place]
         return f"{shown}; {', '.join(places)}" if places else shown
+
+    @property
+    def _template(self) -> str:
+        if self.cause is AutopsyCause.NO_DUMP and len(self.ranks) > 1:
+            return _NO_DUMPS
+        if self.is_message and self.cause in _NOT_CALLED:
+            return _NO_MATCH
+        text = _TEXTS.get(self.cause, _DIFFERENT)
+        if self.cause not in _MISMATCHES:
+            return text
+        if self.is_message:
+            return f"{_DIFFERENT_ENDS}: {{values}}"
+        evidence = "" if self.ranks else "; neither a majority nor earlier steps show which is right"
+        if self.by_history:
+            evidence = "; the others called what all ranks called in the earlier steps"
+        return f"{text if self.ranks else _DISAGREE}: {{values}}{evidence}"
 
     @property
     def _last(self) -> str:
         many = len(self.ranks) > 1
         if self.last:
-            return f"{f'the last call of rank {self.ranks[0]}' if many else 'its last call'} there is {self.last}"
+            call = f"the last call of rank {self.ranks[0]}" if many else "its last call"
+            return f"{call} there is {self.last}"
         if self.sequence <= 1 and not self.is_message:
             return f"{'they have' if many else 'it has'} no call there"
         return f"the dump of rank {self.ranks[0]} has no call there" if many else "its dump has no call there"
-
-    @property
-    def _values(self) -> str:
-        by_value: dict[str, list[int]] = {}
-        for rank, value in zip(self.compared, self.values, strict=True):
-            by_value.setdefault(value, []).append(rank)
-        return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda entry: len(entry[1])))
 
 
 class AutopsyResult(StrEnum):
@@ -256,20 +251,16 @@ class AutopsyVerdict(Fact, frozen=True):
     def render(self) -> str:
         """Return the verdict in one sentence."""
         compared = f"{plural(self.calls, 'call')} in {plural(self.groups, 'group')}"
-        dumps = (
-            f"{self.read} of {plural(self.world, 'rank')}" if self.known_world else f"{plural(self.read, 'rank')} (the job may have more)"
-        )
-        without = f"; no dump of {_ranks(self.absent)}" if self.absent else ""
+        dumps = f"{plural(self.read, 'rank')} (the job may have more)"
+        if self.known_world:
+            dumps = f"{self.read} of {plural(self.world, 'rank')}"
+        without = f"; no dump of {named_ranks(self.absent)}" if self.absent else ""
         if self.result is AutopsyResult.FOUND:
             return self.findings[0].render()
         if self.result is AutopsyResult.NOTHING_FOUND:
             return f"no hang or mismatch found: {compared}, dumps of {dumps}"
         reason = self.findings[0].render() if self.findings else f"no hang or mismatch in the dumps of {dumps}, {compared}"
         return f"inconclusive: {reason}{without}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {listed([str(rank) for rank in ranks], _MOST_NAMED)}"
 
 
 def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
@@ -298,9 +289,6 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
         is_open = bool(findings) or bool(absent) or not calls or has_unknown_message(trace)
         result = AutopsyResult.INCONCLUSIVE if is_open else AutopsyResult.NOTHING_FOUND
     return AutopsyVerdict(result, tuple(findings), world, known_world, len(trace.ranks), absent, len(trace.groups), calls, trace.damaged)
-
-
-# Ranks that wait for others.
 
 
 class _Waits:
@@ -351,13 +339,13 @@ class _Waits:
             yield self._held()
 
     def _by_operation(
-        self, cause: AutopsyCause, ranks: set[int], of: Callable[[PendingOperation], Sequence[int]]
+        self, cause: AutopsyCause, ranks: set[int], blockers: Callable[[PendingOperation], Sequence[int]]
     ) -> Iterator[tuple[int, AutopsyFinding]]:
         """Yield a finding for each operation that these ranks hold up: of each rank the first one."""
         first: dict[int, PendingOperation] = {}
         for operation in self.graph.operations:
             if operation.waiting:
-                first.update(dict.fromkeys(ranks.intersection(of(operation)) - first.keys(), operation))
+                first.update(dict.fromkeys(ranks.intersection(blockers(operation)) - first.keys(), operation))
         together: dict[int, list[int]] = {}
         for rank, operation in sorted(first.items()):
             together.setdefault(0 if cause is AutopsyCause.NO_DUMP else id(operation), []).append(rank)
@@ -385,7 +373,8 @@ class _Waits:
             if not operation.pair or len(operation.index) < 2:
                 continue
             sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
-            sent, received = int(sender["sent"]), int(receiver["received"])
+            sent = int(sender["sent"])
+            received = int(receiver["received"])
             if min(sent, received) < 0 or NONE in (sender["dtype"], receiver["dtype"]):
                 continue
             width, other_width = (dtype_named(DTYPES[side["dtype"]]).size for side in (sender, receiver))
@@ -455,11 +444,7 @@ def _place(trace: Trace, rank: int, index: int = UNKNOWN) -> str:
     return traced.notes.get(len(traced.operations) - 1 if index == UNKNOWN else index, "")
 
 
-# Calls about which the ranks disagree.
-
 _CONTEXT, _LEAST_CONTEXT = 12, 2  # calls before the one in question, which must be equal in an earlier step
-
-
 _GOES_ON = 32  # calls after which a mismatch is not what ended the job
 
 
@@ -473,15 +458,14 @@ class _Mismatch(NamedTuple):
 
 def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatch]:
     for table in tables:
-        has = table.calls != UNKNOWN
         first: tuple[int, TraceDifference] | None = None
-        for mask in np.unique(has, axis=0) if len(table.calls) else ():
-            rows, columns = np.flatnonzero((has == mask).all(axis=1)), np.flatnonzero(mask)
+        for mask in np.unique(table.has, axis=0) if len(table.calls) else ():
+            rows = np.flatnonzero((table.has == mask).all(axis=1))
+            columns = np.flatnonzero(mask)
             if len(columns) < 2:
                 continue
-            part = GroupMatch(
-                table.match.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.match.messages[:0]
-            )
+            members = tuple(table.columns[column] for column in columns)
+            part = GroupMatch(table.match.group, members, table.calls[np.ix_(rows, columns)], table.match.messages[:0])
             for difference in differences(trace, [part]):
                 # the parts of an uneven all-to-all are not recorded: a program without a fault may have this difference
                 uneven = difference.field is DifferingField.SIZE and difference.operation in ("alltoall", "alltoallv")
@@ -491,15 +475,16 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
                         first = row, difference
                     break
         if first is not None:
-            yield _Mismatch(table.time(first[0]), _mismatch(trace, table, *first), int(table.last.min()) - first[0] < _GOES_ON)
+            row, difference = first
+            yield _Mismatch(table.time(row), _mismatch(trace, table, row, difference), int(table.last.min()) - row < _GOES_ON)
 
 
 def _mismatch(trace: Trace, table: GroupCalls, row: int, difference: TraceDifference) -> AutopsyFinding:
-    called = np.flatnonzero(table.calls[row] != UNKNOWN).tolist()
+    called = np.flatnonzero(table.has[row]).tolist()
     lists: dict[int, dict[int, tuple[int, ...]]] = {}  # by column and row what a rank called: kind, type, elements
     for column in called:
-        rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
-        operations = trace.ranks[table.columns[column]].operations[["kind", "dtype", "sent", "received"]][table.calls[rows, column]]
+        rows = np.flatnonzero(table.has[:, column])
+        operations = table.traces[column].operations[["kind", "dtype", "sent", "received"]][table.calls[rows, column]]
         lists[column] = dict(zip(rows.tolist(), operations.tolist(), strict=True))
     ranks = difference.minority
     by_history = False
@@ -509,7 +494,8 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, difference: TraceDiffer
         fitting = [column for column in called if lists[column].get(row) == expected]
         if expected is not None and fitting and len(fitting) < len(called):
             ranks = tuple(sorted(table.ranks[column] for column in called if column not in fitting))
-            right, by_history = fitting[0], True
+            right = fitting[0]
+            by_history = True
     cause = AutopsyCause(f"different {difference.field}")
     if ranks and cause is not AutopsyCause.ORDER:
         wrong = lists[table.ranks.index(ranks[0])]
@@ -520,10 +506,11 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, difference: TraceDiffer
     compared = sorted(called, key=lambda column: table.ranks[column])
     waits_at = _place(trace, table.ranks[right], int(table.calls[row, right]))
     place = _place(trace, ranks[0], int(table.calls[row, table.ranks.index(ranks[0])])) if ranks else ""
+    compared_ranks = tuple(table.ranks[column] for column in compared)
     return AutopsyFinding(
         cause, ranks, table.group.name, table.group.what, operation, int(table.sequence[row]),
-        tuple(table.ranks[column] for column in compared if table.ranks[column] not in ranks) if ranks else (), table.members,
-        tuple(_describe(table.operation(row, column)) for column in compared), tuple(table.ranks[column] for column in compared),
+        tuple(rank for rank in compared_ranks if rank not in ranks) if ranks else (), table.members,
+        tuple(_describe(table.operation(row, column)) for column in compared), compared_ranks,
         place=place, waits_at=waits_at, by_history=by_history,
     )  # fmt: skip
 
@@ -537,7 +524,8 @@ def _expected(calls: dict[int, tuple[int, ...]], row: int) -> tuple[int, ...] | 
         while equal < _CONTEXT and calls.get(earlier - 1 - equal, 0) == calls.get(row - 1 - equal, 1):
             equal += 1
         if equal > best and earlier in calls:
-            best, expected = equal, calls[earlier]
+            best = equal
+            expected = calls[earlier]
     return expected
 
 
@@ -546,22 +534,22 @@ def _shift(wrong: dict[int, tuple[int, ...]], right: dict[int, tuple[int, ...]],
     earlier. One equal call is not enough: it may be in a different order.
     """
     for cause, ahead, behind in ((AutopsyCause.SKIPPED, wrong, right), (AutopsyCause.ADDITIONAL, right, wrong)):
-        pairs = [(ahead[at], behind[at + 1]) for at in range(row, row + _CONTEXT) if at in ahead and at + 1 in behind]
-        if len(pairs) > 1 and all(a == b for a, b in pairs) and ahead.get(row + 1) != behind.get(row):
+        calls = [(ahead[n], behind[n + 1]) for n in range(row, row + _CONTEXT) if n in ahead and n + 1 in behind]
+        if len(calls) > 1 and all(early == late for early, late in calls) and ahead.get(row + 1) != behind.get(row):
             return cause
     return None
 
 
 def _describe(operation: Any) -> str:
     """Return "allreduce of 340 float32"."""
-    kind, sent, received = KINDS[operation["kind"]], int(operation["sent"]), int(operation["received"])
-    if operation["kind"] in (KIND["barrier"], KIND["other"]) or max(sent, received) < 0:
+    kind = KINDS[operation["kind"]]
+    sent = int(operation["sent"])
+    largest = max(sent, int(operation["received"]))
+    if kind in ("barrier", "other") or largest < 0:
         return kind
-    dtype = "" if operation["dtype"] == NONE else f" {DTYPES[operation['dtype']]}"
-    return f"{kind} of {max(sent, received) if operation['kind'] != KIND['allgather'] else sent:,}{dtype or ' elements'}"
+    dtype = "elements" if operation["dtype"] == NONE else DTYPES[operation["dtype"]]
+    return f"{kind} of {sent if kind == 'allgather' else largest:,} {dtype}"
 
-
-# Ranks that arrive late.
 
 _FEWEST_CALLS, _LATE_NS, _LEAST_SHARE, _CHANCE = 20, 10_000_000, 0.1, 0.001
 
@@ -576,15 +564,17 @@ def _slow(table: GroupCalls) -> AutopsyFinding | None:
     if len(times) < _FEWEST_CALLS or len(table.ranks) < 2:
         return None
     ordered = np.sort(times, axis=1)
-    lag, last = ordered[:, -1] - ordered[:, -2], np.argmax(times, axis=1)
+    lag = ordered[:, -1] - ordered[:, -2]
+    last = np.argmax(times, axis=1)
     late = lag >= _LATE_NS
     span = int(times.max() - times.min())
     counts = np.bincount(last[late], minlength=len(table.ranks))
     column = int(np.argmax(counts))
     lost = int(lag[late & (last == column)].sum())
-    tried, often = int(late.sum()) // 2, int(counts[column]) // 2
+    trials = int(late.sum()) // 2
     n = len(table.ranks)
-    chance = sum(comb(tried, k) * (n - 1) ** (tried - k) for k in range(often, tried + 1)) / n**tried if tried else 1.0
+    ways = sum(comb(trials, k) * (n - 1) ** (trials - k) for k in range(int(counts[column]) // 2, trials + 1))
+    chance = ways / n**trials if trials else 1.0
     if lost < _LEAST_SHARE * span or chance > _CHANCE / n:
         return None
     return AutopsyFinding(

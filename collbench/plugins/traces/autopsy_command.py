@@ -15,7 +15,6 @@ _ABOUT = (
     "Write the dumps of all ranks at the same time. Exit code 0: nothing found, 1: a cause found, 3: inconclusive."
 )
 
-
 _HELP = HelpEntry(
     group="Training",
     follows="replay",

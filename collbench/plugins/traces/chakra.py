@@ -119,39 +119,41 @@ class _JsonReader:
         """Collect a `record_param_comms`: [tensors], sequence, group, rank or root or peer, name, sizes to and from each rank, ranks."""
         parent = node.ctrl_deps if node.ctrl_deps != UNKNOWN else node.parent
         values, types = _values(node.inputs, node.input_types)
-        at = 3 if len(values) > 3 and isinstance(values[3], str) else 4
-        if len(values) < at + 3 or not isinstance(values[at], str) or type(values[at - 1]) is not int:
+        first = 0 if len(values) > 3 and isinstance(values[3], str) else 1  # after the tensors, which may be missing
+        if len(values) < first + 6 or not isinstance(values[first + 3], str) or type(values[first + 2]) is not int:
             raise self.rank.fail("the arguments of record_param_comms are not valid")
-        numbered = values[at - 3] if isinstance(values[at - 3], list) and len(values[at - 3]) == 2 else [values[at - 3], False]
-        sequence, p2p = (numbered[0] if type(numbered[0]) is int else UNKNOWN), bool(numbered[1])  # 47, or [47, whether it is a message]
-        group = self.group_of(values[at - 2])
-        kind = kind_of(values[at])
+        numbered, named, number, name, to, back, *ranks = values[first:]
+        is_pair = isinstance(numbered, list) and len(numbered) == 2
+        sequence, p2p = numbered if is_pair else (numbered, False)  # 47, or [47, whether it is a message]
+        if type(sequence) is not int:
+            sequence = UNKNOWN
+        p2p = bool(p2p)
+        group = self.group_of(named)
+        kind = kind_of(name)
         if kind is None:
-            if values[at] == "wait":
+            if name == "wait":
                 self.waits.append((node.id, (group, 2 * sequence + p2p)))
             return
         if parent in self.recorded and kind == KIND["allreduce"] and self.barrier == parent:
             return  # older versions implement the barrier as an all-reduce, and record both
         self.recorded.add(parent)
         self.barrier = parent if kind == KIND["barrier"] else UNKNOWN
-        number, to, back, ranks = values[at - 1], values[at + 1], values[at + 2], values[at + 3 :]
         if type(to) is not list or type(back) is not list:
             raise self.rank.fail("the arguments of record_param_comms are not valid")
         size = UNKNOWN
         if ranks:
             size = ranks[2] if len(ranks) > 2 else ranks[0]
         if (group, *ranks) not in self.defined:
-            named = values[at - 2]
             what = named[1] if isinstance(named, list) and len(named) > 1 and isinstance(named[1], str) else ""
             self.define(group, ranks, size, what)
         outputs, output_types = _values(node.outputs, node.output_types)
-        sent, source = _summary(values[:1]) if at == 4 else (0, UNKNOWN)
+        sent, source = _summary(values[:1]) if first else (0, UNKNOWN)
         received, target = _summary(outputs)
         received = received if output_types else sent
         if kind not in ROOTED and kind not in MESSAGES:
             self.numbers.add((group, number))
             number = UNKNOWN
-        dtype = _dtype_in(types[:1] if at == 4 else ()) or _dtype_in(output_types)
+        dtype = _dtype_in(types[:1] if first else ()) or _dtype_in(output_types)
         self.operation(
             kind, group, size, dtype, (node.id, parent, source, target, False, False), elements=(sent, received), parts=(to, back),
             number=number, sequence=sequence,
@@ -174,7 +176,7 @@ class _JsonReader:
             return
         kind = kind_of(node.name.rstrip("_"))
         values, types = _values(node.inputs, node.input_types)
-        objects = [at for at, value in enumerate(values) if value == "<Object>"]
+        objects = [place for place, value in enumerate(values) if value == "<Object>"]
         if kind is None or not objects or len(types) != len(values):
             return
         tensors = objects[0]

@@ -128,15 +128,15 @@ class _Meaning(NamedTuple):
     queue: int
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _length(data: bytes, place: int) -> tuple[int, int]:
     """Return a length and the position after it. Raises IndexError if the data ends, and ValueError for more than 64 bits."""
     value = 0
     for shift in range(0, 64, 7):
-        byte = data[at]
-        at += 1
+        byte = data[place]
+        place += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & 0xFFFFFFFFFFFFFFFF, at
+            return value & 0xFFFFFFFFFFFFFFFF, place
     raise ValueError("a number is longer than 64 bits")
 
 
@@ -246,18 +246,18 @@ class _ProtobufReader:
         if len(attributes) > _MOST_ATTRIBUTES:
             raise self.rank.fail(f"it has {len(attributes)} attributes")
         size: int | str | None = None
-        others = []
+        rest = []
         for attribute in attributes:
             if attribute.startswith(_SIZE):
                 size = self.attribute(attribute)[1]
             else:
-                others.append(attribute)
+                rest.append(attribute)
         if kind != _COLLECTIVE and size is None:
             return None  # the call on the CPU of an operation that another node has
-        key = (kind, node.inputs, *others)
+        key = (kind, node.inputs, *rest)
         meaning = self.meanings.get(key)
         if meaning is None:
-            meaning = self.meaning(node, dict(map(self.attribute, others)))
+            meaning = self.meaning(node, dict(map(self.attribute, rest)))
             if meaning is None:
                 return None
             if len(self.meanings) >= _MOST_MEANINGS:

@@ -105,17 +105,17 @@ def _communicators(processes: Sequence[ProcessTrace]) -> dict[str, dict[int, tup
                     f"{process.source}: communicator '{member.key[:80]}': rank {member.rank} of {member.size} is not valid: record it again"
                 )
             owners = communicators.setdefault(member.key, {})
-            other = next(iter(owners.values()), (number, member))
-            if other[1].size != member.size:
+            first = next(iter(owners.values()), (number, member))
+            if first[1].size != member.size:
                 raise UsageError(
-                    f"{process.source}: communicator '{member.key[:80]}' has {member.size} ranks, and {other[1].size} in "
-                    f"{processes[other[0]].source}: give the files of one job"
+                    f"{process.source}: communicator '{member.key[:80]}' has {member.size} ranks, and {first[1].size} in "
+                    f"{processes[first[0]].source}: give the files of one job"
                 )
             if member.rank in owners:
-                other = owners[member.rank]
+                owner = processes[owners[member.rank][0]]
                 raise UsageError(
                     f"{process.source}: rank {member.rank} of communicator '{member.key[:80]}' is there twice, also in "
-                    f"{processes[other[0]].source} ({processes[other[0]].name}): give one trace of each rank"
+                    f"{owner.source} ({owner.name}): give one trace of each rank"
                 )
             owners[member.rank] = (number, member)
     return communicators

@@ -228,18 +228,15 @@ class _Rows:
         _name_peers(operations, groups)
         world = _world(operations, groups, members)
         missing = {Part.REDOPS, Part.ROOTS, Part.SPLITS, Part.QUEUES, Part.COMPUTE, Part.STEPS, Part.DEPENDENCIES}
-        if not ((operations["end"] >= 0) | (operations["duration"] >= 0)).any():
-            missing.add(Part.DURATIONS)
-        if not ((operations["created"] >= 0) | (operations["start"] >= 0)).all():
-            missing.add(Part.START_TIMES)
-        if not all(group.ranks for group in groups):
-            missing.add(Part.GROUPS)
-        if self.first_record:
-            missing.add(Part.BEGINNING)
-        if (operations["sequence"] < 0).any():
-            missing.add(Part.SEQUENCES)
-        if not self.has_messages:
-            missing.add(Part.MESSAGES)
+        lacks = {
+            Part.DURATIONS: not ((operations["end"] >= 0) | (operations["duration"] >= 0)).any(),
+            Part.START_TIMES: not ((operations["created"] >= 0) | (operations["start"] >= 0)).all(),
+            Part.GROUPS: not all(group.ranks for group in groups),
+            Part.BEGINNING: self.first_record,
+            Part.SEQUENCES: (operations["sequence"] < 0).any(),
+            Part.MESSAGES: not self.has_messages,
+        }
+        missing |= {part for part, is_missing in lacks.items() if is_missing}
         return RankTrace(
             rank, world, self.path, groups, operations, missing=frozenset(missing), notes=self.places, progress=progress,
             only_pending=not self.ended,

@@ -90,7 +90,7 @@ def _unified(ranks: Sequence[RankTrace], world: int) -> tuple[tuple[ProcessGroup
     for rank in ranks:
         for group in rank.groups:
             same_name = by_name.setdefault(group.name, [])
-            if group.ranks and all(group.ranks != other.ranks for other in same_name):
+            if group.ranks and all(group.ranks != known.ranks for known in same_name):
                 _check_group(rank, group, world)
                 same_name.append(group)
     groups: dict[tuple[str, tuple[int, ...]], int] = {}

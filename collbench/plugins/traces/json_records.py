@@ -37,7 +37,8 @@ class JsonRecords(Generic[T]):
     """
 
     def __init__(self, path: Path, key: str, kind: type[T]) -> None:
-        self.path, self.key = path, key
+        self.path = path
+        self.key = key
         self.fields: dict[str, Any] = {}
         self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._done = 0  # records before the block
@@ -114,21 +115,22 @@ class JsonRecords(Generic[T]):
 
     def _last(self, data: bytes | bytearray) -> list[T]:
         """Return the last records, and set the fields after the list."""
-        text, at = data.decode("latin-1"), 0  # a character for each byte
+        text = data.decode("latin-1")  # a character for each byte
+        end = 0
         try:
             while True:
-                at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-                if text[at : at + 1] == "]":
+                end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+                if text[end : end + 1] == "]":
                     break
-                at = _SPACE.match(text, _PLAIN.raw_decode(text, _AFTER_COMMA.match(text, at).end())[1]).end()  # type: ignore[union-attr]
+                end = _SPACE.match(text, _PLAIN.raw_decode(text, _AFTER_COMMA.match(text, end).end())[1]).end()  # type: ignore[union-attr]
         except (ValueError, RecursionError):
             self._fail("invalid or truncated JSON: the list of records does not end")
         try:
-            self.fields |= msgspec.json.decode(b"".join((b'{"":0', data[at + 1 :])), type=dict[str, Any])
+            self.fields |= msgspec.json.decode(b"".join((b'{"":0', data[end + 1 :])), type=dict[str, Any])
         except INVALID as error:
             self._fail(_what(error))
         self.fields.pop("")
-        return self._decoded(data[:at])
+        return self._decoded(data[:end])
 
     def _fail(self, what: str, place: re.Match[str] | None = None) -> NoReturn:
         where = f"record {self._done + int(place[1])} of '{self.key}': " if place else f"after record {self._done} of '{self.key}': "

@@ -220,7 +220,7 @@ class _Reader:
             x.shapes, x.types, x.values = [], [], []
         received = self.elements(x, 0)
         sent = self.elements(x, 1) if kind in OUTPUT_FIRST else received
-        tensors = next((at for at, type_name in enumerate(x.types) if at and not type_name), len(x.types))
+        tensors = next((n for n, type_name in enumerate(x.types) if n and not type_name), len(x.types))
         scalars = [_scalar(value) for value in x.values[tensors:]]
         integers = [value for value in scalars if type(value) is int]
         root = integers[0] if integers and (kind in ROOTED or kind in MESSAGES) and "any_source" not in event.name else UNKNOWN
@@ -239,17 +239,17 @@ class _Reader:
         )
         self.calls.extend((x.function, self.thread(event), start, end, index))
 
-    def elements(self, x: _Arguments, at: int) -> int:
+    def elements(self, x: _Arguments, index: int) -> int:
         """Return the elements of a tensor or a list of tensors, UNKNOWN if they are not recorded: lists of lists, and of more than 30."""
-        if at >= len(x.types) or not x.types[at]:
+        if index >= len(x.types) or not x.types[index]:
             return UNKNOWN
-        shape = x.shapes[at]
-        if x.types[at] == "ScalarList" and x.values[at] == "[]":
+        shape = x.shapes[index]
+        if x.types[index] == "ScalarList" and x.values[index] == "[]":
             return 0  # an empty list of tensors
         if not isinstance(shape, list):
             raise self.rank.fail("a shape is not valid")
-        shapes = shape if x.types[at] == "TensorList" else [shape]
-        if x.types[at] == "TensorList" and not shapes:
+        shapes = shape if x.types[index] == "TensorList" else [shape]
+        if x.types[index] == "TensorList" and not shapes:
             return UNKNOWN
         if any(not isinstance(sizes, list) or any(type(n) is not int or not 0 <= n < 1 << 53 for n in sizes) for sizes in shapes):
             raise self.rank.fail("a shape is not valid")
@@ -284,9 +284,10 @@ class _Reader:
         self.rank.rank = UNKNOWN if rank is None else rank
         self.rank.world = UNKNOWN if world is None else world
         for group in list_of(info.get("pg_config"), dict):
-            what, ranks = group.get("pg_desc", ""), group.get("ranks", [])
-            if isinstance(ranks, list) and isinstance(what, str):
-                self.rank.define(str(group.get("pg_name", "")), ranks, group.get("pg_size"), what)
+            description = group.get("pg_desc", "")
+            ranks = group.get("ranks", [])
+            if isinstance(ranks, list) and isinstance(description, str):
+                self.rank.define(str(group.get("pg_name", "")), ranks, group.get("pg_size"), description)
         base = fields.get("baseTimeNanoseconds", 0)
         self.base = base if type(base) is int and 0 <= base < _MOST_NS else 0
         host = fields.get("host_name", "")
@@ -325,12 +326,12 @@ class _Reader:
         ids, first = np.unique(kernels[:, 0], return_index=True)
         last_end = np.maximum.reduceat(kernels[:, 2], first)
         external = np.frombuffer(self.external, np.int64)
-        at = np.minimum(np.searchsorted(ids, external), len(ids) - 1)
-        has_kernels = ids[at] == external
-        at = at[has_kernels]
-        operations["start"][has_kernels] = kernels[first[at], 1]
-        operations["end"][has_kernels] = last_end[at]
-        stream = kernels[first[at], 3]
+        place = np.minimum(np.searchsorted(ids, external), len(ids) - 1)
+        has_kernels = ids[place] == external
+        place = place[has_kernels]
+        operations["start"][has_kernels] = kernels[first[place], 1]
+        operations["end"][has_kernels] = last_end[place]
+        stream = kernels[first[place], 3]
         operations["queue"][has_kernels] = np.where((stream >= 0) & (stream < 1 << 31), stream, UNKNOWN)
 
     def resolve_gloo(self, operations: NDArray[Any], calls: NDArray[Any]) -> None:

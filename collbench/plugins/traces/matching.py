@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -109,9 +110,10 @@ def _match_messages(trace: Trace, members: Sequence[int], messages: Sequence[NDA
         peers = np.where((table["root"] >= 0) & (table["root"] < trace.world), table["root"], trace.world)
         sides.append(np.stack([np.full(len(index), trace.ranks[member].rank), peers, table["kind"] == _RECV, index], axis=1))
     rank, peer, received, index = np.concatenate(sides).T
-    sender, receiver = np.where(received, peer, rank), np.where(received, rank, peer)
+    sender = np.where(received, peer, rank)
+    receiver = np.where(received, rank, peer)
     order = np.lexsort((index, received, receiver, sender))
-    index, received, receiver, sender = index[order], received[order], receiver[order], sender[order]
+    index, received, receiver, sender = (column[order] for column in (index, received, receiver, sender))
     nth = _occurrences(_row_numbers(sender, receiver, received))
     rows = _row_numbers(sender, receiver, nth)
     _, first = np.unique(rows, return_index=True)
@@ -134,7 +136,17 @@ def _row_numbers(*columns: NDArray[Any]) -> NDArray[Any]:
     return numbers
 
 
-# What the ranks of a matched call do not agree about.
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Return "rank 3", or "ranks 0, 1, …" with the first eight."""
+    return f"rank{'s' * (len(ranks) != 1)} {listed([str(rank) for rank in ranks], 8)}"
+
+
+def by_value(values: Sequence[str], ranks: Sequence[int]) -> str:
+    """Return each value with its ranks, the rarest value first: "send at rank 3, allreduce at ranks 0, 1"."""
+    ranks_of: dict[str, list[int]] = {}
+    for value, rank in zip(values, ranks, strict=True):
+        ranks_of.setdefault(value, []).append(rank)
+    return ", ".join(f"{value} at {named_ranks(of_value)}" for value, of_value in sorted(ranks_of.items(), key=lambda item: len(item[1])))
 
 
 class DifferingField(StrEnum):
@@ -195,17 +207,9 @@ class TraceDifference(Fact, frozen=True):
             where = f"message {self.sequence} from rank {self.ranks[0]} to rank {self.ranks[1]}"
         elif self.field in (DifferingField.OPERATION, DifferingField.ORDER):
             where = f"collective {self.sequence}"
-        by_value: dict[int | str | None, list[int]] = {}
-        for rank, value in zip(self.ranks, self.values, strict=True):
-            by_value.setdefault(value, []).append(rank)
-        parts = [
-            f"{self._text(value)} at rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks], 8)}"
-            for value, ranks in sorted(by_value.items(), key=lambda item: len(item[1]))
-        ]
-        what = {DifferingField.MISSING: "not every rank has it", DifferingField.ORDER: "the order differs"}.get(
-            self.field, f"the {self.field} differs"
-        )
-        return f"process group '{self.group}', {where}: {what}: {', '.join(parts)}"
+        values = by_value([self._text(value) for value in self.values], self.ranks)
+        difference = "not every rank has it" if self.field is DifferingField.MISSING else f"the {self.field} differs"
+        return f"process group '{self.group}', {where}: {difference}: {values}"
 
     def _text(self, value: int | str | None) -> str:
         if value is None:
@@ -253,8 +257,8 @@ def _column(trace: Trace, matched: GroupMatch, name: str, unknown: int) -> NDArr
     values = np.full(matched.calls.shape, UNKNOWN, np.int64)
     for number, member in enumerate(matched.members):
         index = matched.calls[:, number]
-        has = index != UNKNOWN
-        values[has, number] = trace.ranks[member].operations[name][index[has]]
+        is_known = index != UNKNOWN
+        values[is_known, number] = trace.ranks[member].operations[name][index[is_known]]
     values[values == unknown] = UNKNOWN
     return values
 
@@ -317,14 +321,13 @@ def _suspect_calls(trace: Trace, matched: GroupMatch) -> tuple[NDArray[Any], NDA
 
 def _missing(trace: Trace, matched: GroupMatch) -> NDArray[Any]:
     """Return [calls × members]: whether a rank that was read has no such call, except before its first one and in a trace with gaps."""
-    has = matched.calls != UNKNOWN
-    recorded = np.maximum.accumulate(has, axis=0) | ~has.any(axis=0)
-    missing: NDArray[Any] = ~has & recorded & ~np.isin(matched.members, _lossy(trace))
+    is_recorded = matched.calls != UNKNOWN
+    recorded = np.maximum.accumulate(is_recorded, axis=0) | ~is_recorded.any(axis=0)
+    missing: NDArray[Any] = ~is_recorded & recorded & ~np.isin(matched.members, _lossy(trace))
     return missing
 
 
 def _lossy(trace: Trace) -> list[int]:
-    """Return the positions of the ranks with gaps in their traces."""
     return [number for number, rank in enumerate(trace.ranks) if Part.OPERATIONS in rank.missing]
 
 
@@ -367,8 +370,8 @@ def _suspect_messages(trace: Trace, matched: GroupMatch) -> tuple[NDArray[Any], 
     read = (sender != UNKNOWN) & (receiver != UNKNOWN)
     read &= ~np.isin(sender, _lossy(trace)) & ~np.isin(receiver, _lossy(trace))  # a gap shifts all later messages
     suspect = read & ((send == UNKNOWN) | (receive == UNKNOWN))
-    for _, mine, other in _message_sides(trace, matched.messages):
-        suspect |= read & (mine != other) & (mine != UNKNOWN) & (other != UNKNOWN)
+    for _, sent, received in _message_sides(trace, matched.messages):
+        suspect |= read & (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
     pairs = _row_numbers(sender, receiver)
     order = np.argsort(pairs, kind="stable")
     nth = np.empty(len(pairs), np.int64)
@@ -383,8 +386,8 @@ def _message_sides(trace: Trace, messages: NDArray[Any]) -> Iterator[tuple[Diffe
         sides = np.full((2, len(messages)), UNKNOWN, np.int64)
         for side, name, position, index in zip(sides, names, messages.T[::2], messages.T[1::2], strict=True):
             for member in np.unique(position[position != UNKNOWN]).tolist():
-                has = (position == member) & (index != UNKNOWN)
-                side[has] = trace.ranks[member].operations[name][index[has]]
+                is_known = (position == member) & (index != UNKNOWN)
+                side[is_known] = trace.ranks[member].operations[name][index[is_known]]
         sides[sides == unknown] = UNKNOWN
         yield field, sides[0], sides[1]
 
@@ -398,24 +401,29 @@ def _of_call(trace: Trace, matched: GroupMatch, row: int, sequence: int) -> Trac
     kinds = _column(trace, call, "kind", NONE)
     names = [None if kind == UNKNOWN else KINDS[kind] for kind in kinds[0].tolist()]
     kind = Counter(name for name in names if name is not None).most_common(1)[0][0]
-    field, values, among = DifferingField.OPERATION, list[int | str | None](names), [name is not None for name in names]
+    called = [name is not None for name in names]
+    field = DifferingField.OPERATION
+    values: list[int | str | None] = [*names]
+    is_party = called
     missing = _missing(trace, matched)[row]
     if missing.any():
-        field, among = DifferingField.MISSING, [bool(gone) or called for gone, called in zip(missing, among, strict=True)]
+        field = DifferingField.MISSING
+        is_party = (missing | called).tolist()
     elif not _differ(np.where(kinds == _UNEVEN, _EVEN, kinds)).any():
         disagreement = _disagreement(trace, call, KIND[kind])
         if disagreement is None:
             return None
         field, values, parties = disagreement
-        among = parties or among
+        is_party = parties or called
     if field not in (DifferingField.MISSING, DifferingField.REDOP, DifferingField.ROOT):
         exchanged = _exchanged(trace, matched, row, sequence)
         if exchanged:
-            field, values, among = DifferingField.ORDER, exchanged, [name is not None for name in names]
+            field = DifferingField.ORDER
+            values = exchanged
+            is_party = called
     members = [trace.ranks[member].rank for member in matched.members]
-    kept = sorted((rank, value) for rank, value, is_kept in zip(members, values, among, strict=True) if is_kept)
-    ranks, kept_values = tuple(rank for rank, _ in kept), tuple(value for _, value in kept)
-    return TraceDifference(trace.groups[matched.group].name, sequence, field, ranks, kept_values, kind, row, matched.group)
+    ranks, party_values = zip(*sorted(compress(zip(members, values, strict=True), is_party)), strict=True)
+    return TraceDifference(trace.groups[matched.group].name, sequence, field, ranks, party_values, kind, row, matched.group)
 
 
 def _disagreement(trace: Trace, call: GroupMatch, kind: int) -> tuple[DifferingField, list[int | str | None], list[bool] | None] | None:
@@ -424,7 +432,8 @@ def _disagreement(trace: Trace, call: GroupMatch, kind: int) -> tuple[DifferingF
         for sender, receiver, (sent,), (received,) in _parts(trace, call, np.zeros(1, np.int64)):
             if UNKNOWN not in (sent, received) and sent != received:
                 parts: list[int | str | None] = [None] * len(call.members)
-                parts[receiver], parts[sender] = int(received), int(sent)
+                parts[receiver] = int(received)
+                parts[sender] = int(sent)
                 return DifferingField.SIZE, parts, [number in (sender, receiver) for number in range(len(parts))]
     for field, (row,) in _compared(trace, call, np.array([kind])):
         values = [None if value == UNKNOWN else value for value in row.tolist()]
@@ -467,8 +476,8 @@ def _of_message(trace: Trace, matched: GroupMatch, row: int, sequence: int) -> T
 
     if UNKNOWN in (send, receive):
         return difference(DifferingField.MISSING, None if send == UNKNOWN else "send", None if receive == UNKNOWN else "recv")
-    for field, (mine,), (other,) in _message_sides(trace, matched.messages[row : row + 1]):
-        if UNKNOWN not in (mine, other) and mine != other:
-            values = (int(mine), int(other)) if field is DifferingField.SIZE else (DTYPES[mine], DTYPES[other])
+    for field, (sent,), (received,) in _message_sides(trace, matched.messages[row : row + 1]):
+        if UNKNOWN not in (sent, received) and sent != received:
+            values = (int(sent), int(received)) if field is DifferingField.SIZE else (DTYPES[sent], DTYPES[received])
             return difference(field, *values)
     return None

@@ -86,7 +86,8 @@ class Calls(msgspec.Struct):
 
     def within(self, windows: Windows) -> Iterator[Call]:
         """Yield the calls of the step. Raises UsageError for a call that is in the step of some ranks only."""
-        trace, low, high = self.trace, np.array(windows.low), np.array(windows.high)
+        low = np.array(windows.low)
+        high = np.array(windows.high)
         for match, ranks in self.of_group:
             members = np.array(match.members, int)
             if len(match.calls):
@@ -96,7 +97,7 @@ class Calls(msgspec.Struct):
                     places = list(zip(match.members, match.calls[split[0]].tolist(), strict=True))
                     self._refuse_boundary(match.group, places, inside[split[0]].tolist())
                 for row in match.calls[inside.all(axis=1)].tolist():
-                    kind = KINDS[trace.ranks[match.members[0]].operations["kind"][row[0]]]
+                    kind = KINDS[self.trace.ranks[match.members[0]].operations["kind"][row[0]]]
                     yield Call(kind, ranks, tuple(zip(match.members, row, strict=True)), match.group)
             for sender, sent, receiver, received in match.messages.tolist():
                 ends = [(position, operation) for position, operation in ((sender, sent), (receiver, received)) if operation != UNKNOWN]
@@ -186,10 +187,10 @@ class _Order:
 def levels_of(trace: Trace, calls: Sequence[Call]) -> list[int]:
     """Return the place of each call: a call is later than those before it at any of its ranks. Raises UsageError for a contradiction."""
     strict = _order(trace, calls, overlap=False)
-    levels, left = strict.levels()
-    if left:
-        levels, left = _order(trace, calls, overlap=True).levels()
-    if left:
+    levels, in_cycles = strict.levels()
+    if in_cycles:
+        levels, in_cycles = _order(trace, calls, overlap=True).levels()
+    if in_cycles:
         raise UsageError(_contradiction(trace, calls))
     return levels[: len(calls)]
 
@@ -242,22 +243,22 @@ def _add_chain(order: _Order, operations: NDArray[Any], chain: Sequence[tuple[in
 def _contradiction(trace: Trace, calls: Sequence[Call]) -> str:
     """Return the error for orders that contradict: the first two calls that two ranks have in different orders, else where they begin."""
     _, nodes = _order(trace, calls, overlap=True).levels()
-    left = sorted(node for node in nodes if node < len(calls))
-    inside = set(left)
+    cyclic = sorted(node for node in nodes if node < len(calls))
+    inside = set(cyclic)
     of_ranks = [[number for _, number in of_rank if number in inside] for of_rank in _of_ranks(trace, calls)]
-    for left_call in left:
-        positions = [position for position, _ in calls[left_call].at]
-        for position, other in combinations(positions, 2):
-            common = set(of_ranks[position]) & set(of_ranks[other])
-            mine, theirs = ([number for number in of_ranks[rank] if number in common] for rank in (position, other))
-            pair = next(((first, second) for first, second in zip(mine, theirs, strict=True) if first != second), None)
+    for call in map(calls.__getitem__, cyclic):
+        positions = [position for position, _ in call.at]
+        for position, second in combinations(positions, 2):
+            common = set(of_ranks[position]) & set(of_ranks[second])
+            mine, theirs = ([number for number in of_ranks[rank] if number in common] for rank in (position, second))
+            pair = next(((a, b) for a, b in zip(mine, theirs, strict=True) if a != b), None)
             if pair is not None:
                 texts = [describe(trace, *next(end for end in calls[number].at if end[0] == position)) for number in pair]
                 return (
                     f"ranks call operations in different orders: rank {trace.ranks[position].rank} calls {texts[0]} before {texts[1]}, "
-                    f"rank {trace.ranks[other].rank} after it: a replay would hang; record all ranks in the same run"
+                    f"rank {trace.ranks[second].rank} after it: a replay would hang; record all ranks in the same run"
                 )
     return (
-        f"the orders of several ranks contradict each other from the {describe(trace, *calls[left[0]].at[0])} on: a replay would hang; "
+        f"the orders of several ranks contradict each other from the {describe(trace, *calls[cyclic[0]].at[0])} on: a replay would hang; "
         "record all ranks in the same run"
     )

@@ -61,11 +61,11 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = (), *, without_da
     damaged: list[DamagedTrace] = []
     files, ignored = _recognized(paths, prefer, damaged, without_damaged)
     reader = next(iter(files.values()))
-    for path, other in files.items():
-        if other is not reader:
+    for path, reader_of_path in files.items():
+        if reader_of_path is not reader:
             first = next(iter(files))
             raise UsageError(
-                f"{first} is a {reader.FORM} trace, and {path} is a {other.FORM} trace: give the files of one format at a time"
+                f"{first} is a {reader.FORM} trace, and {path} is a {reader_of_path.FORM} trace: give the files of one format at a time"
             )
     ranks = []
     if isinstance(reader, JobReader):

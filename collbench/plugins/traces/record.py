@@ -132,18 +132,19 @@ def _make(folder: Path) -> str:
 
     Raises UsageError.
     """
-    hook, own = folder / _HOOK, folder / f"{_HOOK}-{socket.gethostname()}-{os.getpid()}"
+    hook = folder / _HOOK
+    copy = folder / f"{_HOOK}-{socket.gethostname()}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(not path.name.startswith(_HOOK) and (path.is_file() or any(path.iterdir())) for path in folder.iterdir()):
             raise UsageError(f"--out {folder}: the folder has files: choose a new one, so that traces of two jobs are not mixed")
-        shutil.copytree(Path(__file__).with_name("hook"), own, ignore=shutil.ignore_patterns("__pycache__"))
-        (own / _JOB).write_text(secrets.token_hex(8), encoding="utf-8")
+        shutil.copytree(Path(__file__).with_name("hook"), copy, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / _JOB).write_text(secrets.token_hex(8), encoding="utf-8")
         (folder / FLIGHT).mkdir(exist_ok=True)
         with suppress(FileExistsError):
             hook.mkdir()  # of all hosts only one can
-            own.rename(hook)
-        shutil.rmtree(own, ignore_errors=True)
+            copy.rename(hook)
+        shutil.rmtree(copy, ignore_errors=True)
         until = time.monotonic() + _SHARED_S
         while not (hook / _JOB).exists() and time.monotonic() < until:
             time.sleep(0.05)
@@ -155,9 +156,9 @@ def _make(folder: Path) -> str:
 def _remove(folder: Path) -> None:
     """Remove the folder if it has nothing but what `_make` wrote."""
     shutil.rmtree(folder / _HOOK, ignore_errors=True)
-    for each in (*(folder / name for name in (FLIGHT, EXECUTION, KINETO, RANKS)), folder):
-        if each.is_dir() and not any(each.iterdir()):
-            each.rmdir()
+    for path in (*(folder / name for name in (FLIGHT, EXECUTION, KINETO, RANKS)), folder):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def _ranks(folder: Path) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
@@ -10,8 +11,6 @@ from msgspec.structs import asdict
 from collbench.plugins.training.workloads.step import Action, Compute, Exchange, Start, Step, Wait
 from collbench.reason import Fact
 from collbench.units import plural
-
-# What a replay assumes, leaves out and chooses, as facts.
 
 
 class DefaultUsed(Fact, frozen=True):
@@ -126,8 +125,8 @@ class FilesIgnored(Fact, frozen=True):
 
     def render(self) -> str:
         """Return the files."""
-        others = f" and {self.more} more" if self.more else ""
-        return f"ignored, since only one format is read: {', '.join(self.files)}{others}"
+        more = f" and {self.more} more" if self.more else ""
+        return f"ignored, since only one format is read: {', '.join(self.files)}{more}"
 
 
 class ShrunkTo(Fact, frozen=True):
@@ -218,8 +217,6 @@ class Recording(msgspec.Struct, frozen=True):
         return max((sum(action.seconds for action in rank if isinstance(action, Compute)) for rank in self.step.timeline), default=0.0)
 
 
-# For the control plane: rank 0 reads the trace, and every rank gets the exchanges and its own timeline.
-
 _ACTIONS: Mapping[str, type[Action]] = {"s": Start, "w": Wait, "c": Compute}
 
 
@@ -229,17 +226,12 @@ def encode(recording: Recording) -> str:
     import hashlib
     import zlib
 
-    import msgspec
+    def fields(action: Action) -> list[Any]:
+        if isinstance(action, Compute):
+            return ["c", action.seconds]
+        return ["s" if isinstance(action, Start) else "w", action.exchange]
 
-    timeline = [
-        msgspec.msgpack.encode(
-            [
-                ["c", action.seconds] if isinstance(action, Compute) else ["s" if isinstance(action, Start) else "w", action.exchange]
-                for action in of_rank
-            ]
-        )
-        for of_rank in recording.step.timeline
-    ]
+    timeline = [msgspec.msgpack.encode(list(map(fields, actions))) for actions in recording.step.timeline]
     rest = {name: value for name, value in asdict(recording).items() if name != "step"}
     step = [recording.step.exchanges, recording.step.payload_bytes, recording.step.note]
     packed = msgspec.msgpack.encode(msgspec.to_builtins([step, timeline]))
@@ -251,8 +243,6 @@ def decode(text: str, rank: int | None = None) -> Recording:
     """Return the recording from the text of `encode`. rank: keep only this rank's timeline, those of other ranks are ()."""
     import base64
     import zlib
-
-    import msgspec
 
     packed, rest = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text)))
     (exchanges, payload, note), timeline = msgspec.msgpack.decode(base64.b64decode(packed))

@@ -90,7 +90,6 @@ REPLAY: Layout = {
     ],
 }  # fmt: skip
 
-
 _REPLAY_HELP = HelpEntry(
     group="Training",
     follows="workload",

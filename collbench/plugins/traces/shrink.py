@@ -50,14 +50,15 @@ def shrunk(recording: Recording, ranks: int) -> Recording:
     dimension = _dimension(mesh, recording.step.exchanges, factor, ranks)
     kept = [rank for rank in range(whole) if dimension.of(rank) < dimension.size // factor]
     number = {rank: place for place, rank in enumerate(kept)}
-    exchanges, index = list[Exchange](), dict[int, int]()
+    exchanges: list[Exchange] = []
+    index: dict[int, int] = {}
     for place, exchange in enumerate(recording.step.exchanges):
         groups = [tuple(number[rank] for rank in group if rank in number) for group in exchange.groups]
-        left = tuple(group for group in groups if len(group) > 1)
-        if left:
+        shorter = tuple(group for group in groups if len(group) > 1)
+        if shorter:
             index[place] = len(exchanges)
-            root = exchange.root if exchange.root is None or exchange.root < len(left[0]) else 0
-            exchanges.append(replace(exchange, groups=left, root=root))
+            root = exchange.root if exchange.root is None or exchange.root < len(shorter[0]) else 0
+            exchanges.append(replace(exchange, groups=shorter, root=root))
     timeline: list[tuple[Action, ...]] = []  # of each rank, with the exchanges that are left, by their new numbers
     for rank in kept if recording.step.timeline else ():
         actions: list[Action] = []
@@ -111,9 +112,8 @@ def _dimension(mesh: Sequence[Dimension], exchanges: Sequence[Exchange], factor:
         across = {each.operation for each in exchanges if any(len({dimension.of(rank) for rank in group}) > 1 for group in each.groups)}
         name = f"the dimension of {dimension.size} ranks (stride {dimension.stride})"
         if dimension.size % factor or dimension.size == factor:
-            reasons.append(
-                f"{name} would have {plural(dimension.size // factor, 'rank')}" + (" and a rest" if dimension.size % factor else "")
-            )
+            rest = " and a rest" if dimension.size % factor else ""
+            reasons.append(f"{name} would have {plural(dimension.size // factor, 'rank')}{rest}")
         elif not across:
             reasons.append(f"{name} has no communication")
         elif across - _DATA_PARALLEL:

@@ -93,10 +93,8 @@ def step_of(trace: Trace, matches: Sequence[GroupMatch], options: ReplayOptions 
     )  # fmt: skip
 
 
-# The step: the operations of each rank between two boundaries.
-
-
 def _windows(trace: Trace, calls: Calls, options: ReplayOptions) -> tuple[Windows, StepChosen]:
+    """Return the operations of each rank between two boundaries, and how this step was chosen."""
     whole = [np.array([0, len(rank.operations)]) for rank in trace.ranks]
     if options.step == "all":
         return _window(trace, whole, 0), StepChosen("all", 0, 1)
@@ -108,7 +106,8 @@ def _windows(trace: Trace, calls: Calls, options: ReplayOptions) -> tuple[Window
             "record the same steps on all ranks, or use --step all"
         )
     if counts != {0}:
-        bounds, how = [np.append(rank.steps, len(rank.operations)) for rank in trace.ranks], "recorded"
+        bounds = [np.append(rank.steps, len(rank.operations)) for rank in trace.ranks]
+        how = "recorded"
     else:
         repeated = _repetitions(trace, calls)
         if repeated is None and options.step:
@@ -117,7 +116,8 @@ def _windows(trace: Trace, calls: Calls, options: ReplayOptions) -> tuple[Window
             )
         if repeated is None:
             return _window(trace, whole, 0), StepChosen("whole", 0, 1)
-        bounds, how = repeated, "repeated"
+        bounds = repeated
+        how = "repeated"
     steps = len(bounds[0]) - 1
     number = _number(trace, bounds, options.step)
     windows = _window(trace, bounds, number)
@@ -200,14 +200,15 @@ def _period(keys: Sequence[int]) -> tuple[int, int] | None:
     """Return (length, number) of the repetitions with which a sequence begins; None without any. The shortest length."""
     n = len(keys)
     same = [0] * n  # how far the sequence from here equals its beginning (the Z function)
-    left = right = 0
-    for at in range(1, n):
-        length = min(right - at, same[at - left]) if at < right else 0
-        while at + length < n and keys[length] == keys[at + length]:
+    begin = end = 0  # of the equal part that reaches farthest
+    for place in range(1, n):
+        length = min(end - place, same[place - begin]) if place < end else 0
+        while place + length < n and keys[length] == keys[place + length]:
             length += 1
-        same[at] = length
-        if at + length > right:
-            left, right = at, at + length
+        same[place] = length
+        if place + length > end:
+            begin = place
+            end = place + length
     for length in range(1, n // 2 + 1):
         number = same[length] // length + 1
         if (number >= 3 and 2 * number * length >= n) or number * length == n:
@@ -269,13 +270,14 @@ class _Builder(msgspec.Struct):
             return self._leave_out("alone", call)
         position, operation = call.at[0]
         row = self.trace.ranks[position].operations[operation]
-        kind, traffic, n = call.kind, None, len(call.ranks)
+        kind = call.kind
+        traffic = None
+        if kind == "alltoall" and any(splits != UNKNOWN for splits in self._column(call, "splits")):
+            kind = "alltoallv"
         if kind == "barrier":
-            count = n
-        elif kind in ("alltoall", "alltoallv") and (
-            kind == "alltoallv" or any(splits != UNKNOWN for splits in self._column(call, "splits"))
-        ):
-            kind, traffic = "alltoallv", self._traffic(call)
+            count = len(call.ranks)
+        elif kind == "alltoallv":
+            traffic = self._traffic(call)
             count = 0 if traffic is None else traffic.own_bytes() or 0
         else:
             count = self._count_of(call)
@@ -396,13 +398,13 @@ def _union_s(trace: Trace, calls: Sequence[Call]) -> float | None:
     """
     places: dict[tuple[int, ...], dict[int, list[int]]] = {}
     for call in calls:
-        of_rank = places.setdefault(call.ranks, {})
+        operations_of = places.setdefault(call.ranks, {})
         for position, operation in call.at:
-            of_rank.setdefault(position, []).append(operation)
+            operations_of.setdefault(position, []).append(operation)
     longest = 0.0
-    for of_rank in places.values():
+    for operations_of in places.values():
         seconds = []
-        for position, operations in of_rank.items():
+        for position, operations in operations_of.items():
             rows = trace.ranks[position].operations[operations]
             begins = begin_times(rows)
             ends = end_times(rows)
@@ -423,7 +425,8 @@ def _alone_s(trace: Trace, nodes: Sequence[Call]) -> float | None:
         for position, operation in call.at:
             row = trace.ranks[position].operations[operation : operation + 1]
             duration = int(row["duration"][0])
-            begin, end = int(begin_times(row)[0]), int(end_times(row)[0])
+            begin = int(begin_times(row)[0])
+            end = int(end_times(row)[0])
             if duration < 0 and (begin < 0 or end < begin):
                 return None
             seconds.append((duration if duration >= 0 else end - begin) / 1e9)

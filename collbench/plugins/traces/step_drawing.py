@@ -35,10 +35,10 @@ _METHOD = (
 def timeline_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None:
     """Return the chart of the recorded step of one replay; None without recorded times."""
     timelines = next((row.replay.timelines for row in rows if row.replay), ())
-    valid = [each for each in timelines if 0 < each.step_s < _LONGEST]
+    valid = [timeline for timeline in timelines if 0 < timeline.step_s < _LONGEST]
     if not valid:
         return None
-    stacks = [_stacked(each) for each in valid]
+    stacks = list(map(_stacked, valid))
     rows_of = [max(stack, default=0) + 1 + bool(timeline.computing) for timeline, stack in zip(valid, stacks, strict=True)]
     height = _LANE * (sum(rows_of) + len(valid) * _TITLE_LANES) + _AROUND
     name = f"{prefix}The recorded step, by rank"
@@ -77,19 +77,18 @@ def _draw(picture: Picture, timelines: Sequence[RankTimeline], stacks: Sequence[
 
 
 def _draw_bar(axes: Axes, row: float, spans: Sequence[tuple[float, float]], look: dict[str, Any]) -> None:
-    """Draw (begin, end) in seconds as bars in a row."""
     axes.broken_barh([(1e3 * begin, 1e3 * (end - begin)) for begin, end in spans], (row, 0.75), **look)
 
 
 def _stacked(timeline: RankTimeline) -> list[int]:
     """Return the row of each exchange: the first one that is free, or the last one."""
     free: list[float] = []
-    found = []
+    rows = []
     for exchange in timeline.exchanges:
         row = next((row for row, until in enumerate(free) if until <= exchange.begin_s), min(len(free), _MOST_ROWS - 1))
         free[row : row + 1] = [exchange.end_s]
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _uncovered(timeline: RankTimeline, begin: float, end: float) -> Iterator[tuple[float, float]]:
@@ -112,34 +111,31 @@ def _brief(timeline: RankTimeline) -> str:
 
 
 def _text(rank: int, exchange: RecordedExchange) -> str:
-    begin, end = exchange.begin_s, exchange.end_s
-    shown = f"{milliseconds(begin)} to {milliseconds(end)} ms" if isfinite(end) else NOTHING
+    shown = f"{milliseconds(exchange.begin_s)} to {milliseconds(exchange.end_s)} ms" if isfinite(exchange.end_s) else NOTHING
     return short(f"rank {rank}: {exchange.operation} of {format_bytes(exchange.size_bytes)} ({exchange.what}), {shown}", 300)
 
 
 def _caption(timelines: Sequence[RankTimeline]) -> str:
     """Return the rank with the most exposed communication, and what is not drawn."""
-    known = [each for each in timelines if each.exposed_s is not None]
+    with_exposed = [timeline for timeline in timelines if timeline.exposed_s is not None]
     texts = []
-    if known:
-        worst = max(known, key=lambda each: each.exposed_s or 0.0)
+    if with_exposed:
+        worst = max(with_exposed, key=lambda timeline: timeline.exposed_s or 0.0)
         texts.append(
             f"Recorded, not replayed: rank {worst.rank} has the most exposed communication, {milliseconds(worst.exposed_s or 0.0)} of "
             f"{milliseconds(worst.step_s)} ms"
         )
     else:
         texts.append("Recorded, not replayed. The trace does not contain when ranks computed, so the exposed part is unknown")
-    if left_out := sum(each.left_out for each in timelines):
+    left_out = sum(timeline.left_out for timeline in timelines)
+    if left_out:
         texts.append(f"{left_out:,} more exchanges are not drawn")
     return short(". ".join(texts) + ".", 600)
 
 
 def _table(timelines: Sequence[RankTimeline]) -> Table:
-    cells = [
-        [
-            str(of.rank),
-            *(NOTHING if time is None else milliseconds(time) for time in (of.step_s, of.exchanges_s, of.computing_s, of.exposed_s)),
-        ]
-        for of in timelines
-    ]
+    cells = []
+    for timeline in timelines:
+        times = (timeline.step_s, timeline.exchanges_s, timeline.computing_s, timeline.exposed_s)
+        cells.append([str(timeline.rank), *(NOTHING if time is None else milliseconds(time) for time in times)])
     return Table(["rank", "step ms", "exchanges ms", "computing ms", "exposed ms"], cells, frozenset(range(5)))

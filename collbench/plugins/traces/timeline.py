@@ -22,12 +22,7 @@ def timeline_of(
     trace: Trace, windows: Windows, nodes_of: Sequence[Sequence[Call]], scale: float | None
 ) -> tuple[tuple[tuple[Action, ...], ...], int]:
     """Return (by rank of the job what it does, the number of ranks read without times). Without overlap and computing: ()."""
-    made: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(trace.world)}  # by rank (exchange, operation)
-    for number, nodes in enumerate(nodes_of):
-        for call in nodes:
-            operations = {trace.ranks[position].rank: operation for position, operation in call.at}
-            for rank in call.ranks:
-                made[rank].append((number, operations.get(rank, UNKNOWN)))
+    made = _made(trace, nodes_of)
     one_by_one = [tuple(action for number, _ in made[rank] for action in (Start(number), Wait(number))) for rank in range(trace.world)]
     timelines: list[tuple[Action, ...]] = list(one_by_one)
     without = 0
@@ -37,6 +32,17 @@ def timeline_of(
         without += recorded is None and bool(made[rank])
         timelines[rank] = recorded or one_by_one[rank]
     return () if timelines == one_by_one else tuple(timelines), without
+
+
+def _made(trace: Trace, nodes_of: Sequence[Sequence[Call]]) -> dict[int, list[tuple[int, int]]]:
+    """Return by rank of the job its (exchange, operation), UNKNOWN for an operation without a trace."""
+    made: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(trace.world)}
+    for number, nodes in enumerate(nodes_of):
+        for call in nodes:
+            operations = {trace.ranks[position].rank: operation for position, operation in call.at}
+            for rank in call.ranks:
+                made[rank].append((number, operations.get(rank, UNKNOWN)))
+    return made
 
 
 def _recorded(
@@ -55,9 +61,9 @@ def _recorded(
     computing = _computing(rank, span, starts, ends)
     waits = ends.copy()
     if len(computing):
-        at = np.searchsorted(computing[:, 0], ends, side="left") - 1
-        inside = (at >= 0) & (ends < computing[np.maximum(at, 0), 1])
-        waits[inside] = computing[at[inside], 1]
+        before_end = np.searchsorted(computing[:, 0], ends, side="left") - 1
+        inside = (before_end >= 0) & (ends < computing[np.maximum(before_end, 0), 1])
+        waits[inside] = computing[before_end[inside], 1]
     events: list[tuple[int, int, int, Action]] = []
     for place, ((number, _), start, wait) in enumerate(zip(made, starts.tolist(), waits.tolist(), strict=True)):
         events.append((start, 1, place, Start(number)))
@@ -81,7 +87,8 @@ def _computing(rank: RankTrace, span: tuple[int, int], starts: NDArray[Any], end
     """Return [m × 2] the rank's computing in ns: as recorded, else the gaps in which no operation ran."""
     if len(rank.compute):
         return rank.compute
-    gaps, reached = [], span[0]
+    gaps = []
+    reached = span[0]
     for start, end in sorted(zip(starts.tolist(), ends.tolist(), strict=True)):
         if start > reached:
             gaps.append((reached, start))
@@ -95,24 +102,18 @@ def _within(intervals: NDArray[np.int64], begin: int, end: int) -> int:
     """Return the ns of ascending, disjoint intervals between two times."""
     if end <= begin or not len(intervals):
         return 0
-    low, high = np.searchsorted(intervals[:, 1], begin, side="right"), np.searchsorted(intervals[:, 0], end, side="left")
+    low = np.searchsorted(intervals[:, 1], begin, side="right")
+    high = np.searchsorted(intervals[:, 0], end, side="left")
     part = np.clip(intervals[low:high], begin, end)
     return int((part[:, 1] - part[:, 0]).sum())
-
-
-# The recorded timelines, for a drawing.
 
 
 def recorded_timelines(
     trace: Trace, windows: Windows, exchanges: Sequence[Exchange], nodes_of: Sequence[Sequence[Call]]
 ) -> tuple[RankTimeline, ...]:
     """Return what the first ranks with times did in the step, ascending."""
-    made: dict[int, list[tuple[int, int]]] = {position: [] for position in range(len(trace.ranks))}  # (exchange, operation)
-    for number, nodes in enumerate(nodes_of):
-        for call in nodes:
-            for position, operation in call.at:
-                made[position].append((number, operation))
-    timelines = (_drawn(rank, windows.span_ns[position], exchanges, made[position]) for position, rank in enumerate(trace.ranks))
+    made = _made(trace, nodes_of)
+    timelines = (_drawn(rank, windows.span_ns[position], exchanges, made[rank.rank]) for position, rank in enumerate(trace.ranks))
     return tuple(timeline for timeline in timelines if timeline is not None)[:_MOST_RANKS]
 
 

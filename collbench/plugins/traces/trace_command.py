@@ -22,7 +22,6 @@ _ABOUT = (
     "that of the job. The option --trace of measuring commands is another thing: the timeline of a measurement."
 )
 
-
 _HELP = HelpEntry(
     group="Training",
     follows="replay",

@@ -45,20 +45,23 @@ class GroupCalls:
     """
 
     def __init__(self, trace: Trace, match: GroupMatch, world: int) -> None:
-        self.match, self.group = match, trace.groups[match.group]
-        columns, calls = list(match.members), match.calls
+        self.match = match
+        self.group = trace.groups[match.group]
+        columns = list(match.members)
+        calls = match.calls
         members: Sequence[int] = self.group.ranks
         if not members and (self.group.what in _DEFAULT_GROUP or (self.group.name == "0" and not self.group.what)):
             members = range(world)
             for column in sorted(set(range(len(trace.ranks))) - set(columns)):  # ranks that have not called anything in it yet
                 columns.append(column)
                 calls = np.c_[calls, np.full(len(calls), UNKNOWN, np.int64)]
-        self.columns, self.calls = columns, calls
+        self.columns = columns
+        self.calls = calls
         self.traces = [trace.ranks[column] for column in columns]
         self.ranks = [rank.rank for rank in self.traces]
         self.members = len(members) or len(columns)
         possible = members or range(world)  # with Gloo, a dump does not contain the members of a group
-        self.absent = [rank for rank in possible if rank not in {each.rank for each in trace.ranks}]
+        self.absent = [rank for rank in possible if rank not in {traced.rank for traced in trace.ranks}]
         self.sequence = self._values("sequence", UNKNOWN).max(axis=1, initial=UNKNOWN)
         self.sequence = np.where(self.sequence == UNKNOWN, np.arange(len(calls)), self.sequence)
         self.state = self._values("state", NONE)
@@ -125,8 +128,8 @@ class GroupCalls:
 
     def time(self, row: int) -> int:
         """Return when the first rank called the row, in ns; 0 where unknown."""
-        known = self.created[row][self.created[row] > 0]
-        return int(known.min()) if len(known) else 0
+        times = self.created[row][self.created[row] > 0]
+        return int(times.min()) if len(times) else 0
 
 
 def has_unknown_message(trace: Trace) -> bool:
@@ -249,21 +252,21 @@ def wait_graph(trace: Trace, tables: Sequence[GroupCalls]) -> WaitGraph:
 
 def _failed(position: int, tables: Sequence[GroupCalls]) -> list[int]:
     """Return the operations of a rank that have no state, or ended with an unknown one, and that another rank has not called."""
-    found: list[int] = []
+    failed: list[int] = []
     for table in tables:
-        known = ~table.unknown & (table.older < 0)
-        if position not in table.columns or not known.any():
+        is_known = ~table.unknown & (table.older < 0)
+        if position not in table.columns or not is_known.any():
             continue
         column = table.columns.index(position)
-        rows = np.arange(int(table.reached[known].min()) + 1, len(table.calls))
+        rows = np.arange(int(table.reached[is_known].min()) + 1, len(table.calls))
         rows = rows[table.has[rows, column] & np.isin(table.state[rows, column], (_RETIRED, NONE))]
-        found += table.calls[rows, column].tolist()
-    return found
+        failed += table.calls[rows, column].tolist()
+    return failed
 
 
 def _front(rank: RankTrace, failed: list[int]) -> NDArray[Any]:
     """Return the operations in which a rank waits: those that its GPU has started, else the first pending one with its batch."""
-    state, batch = rank.operations["state"], rank.operations["batch"]
+    state = rank.operations["state"]
     pending = np.flatnonzero(np.isin(state, _PENDING))
     if not len(pending):
         pending = np.array(sorted(failed), np.int64)
@@ -271,6 +274,7 @@ def _front(rank: RankTrace, failed: list[int]) -> NDArray[Any]:
     if len(started) or not len(pending):
         return started
     first = pending[0]
+    batch = rank.operations["batch"]
     with_it: NDArray[Any] = pending[(pending == first) | ((batch[pending] == batch[first]) & (batch[first] != UNKNOWN))]
     return with_it
 
@@ -286,8 +290,10 @@ def _pending_collectives(table: GroupCalls, fronts: dict[int, NDArray[Any]]) -> 
 
     only_pending = np.array([rank.only_pending for rank in table.traces], bool)
     for row in np.flatnonzero(in_front.any(axis=1)).tolist():
-        front, state = in_front[row], table.state[row]
-        scheduled, pending = state == _SCHEDULED, np.isin(state, _PENDING)
+        front = in_front[row]
+        state = table.state[row]
+        scheduled = state == _SCHEDULED
+        pending = np.isin(state, _PENDING)
         stalled = front & scheduled & table.proven[row]
         unstarted = front & scheduled & ~stalled & (front & (state == _STARTED)).any()
         waiting = front & ~stalled & ~unstarted
@@ -308,9 +314,10 @@ def _pending_collectives(table: GroupCalls, fronts: dict[int, NDArray[Any]]) -> 
 def _pending_messages(trace: Trace, table: GroupCalls, fronts: dict[int, NDArray[Any]]) -> Iterator[PendingOperation]:
     by_rank = {rank.rank: rank for rank in trace.ranks}
     for sender, send, receiver, receive, is_certain in _pairs(trace, table.match):
-        index = {rank: own for rank, own in ((sender, send), (receiver, receive)) if own != UNKNOWN}
-        states = {rank: int(by_rank[rank].operations["state"][own]) for rank, own in index.items()}
-        front = {rank for rank, own in index.items() if own in fronts[rank] and states[rank] in _PENDING}
+        sides = ((sender, send), (receiver, receive))
+        index = {rank: operation for rank, operation in sides if operation != UNKNOWN}
+        states = {rank: int(by_rank[rank].operations["state"][operation]) for rank, operation in index.items()}
+        front = {rank for rank, operation in index.items() if operation in fronts[rank] and states[rank] in _PENDING}
         if not front:
             continue
         done = tuple(rank for rank in index if states[rank] not in _PENDING)
@@ -318,14 +325,14 @@ def _pending_messages(trace: Trace, table: GroupCalls, fronts: dict[int, NDArray
         is_started = any(states[rank] == _STARTED for rank in front)
         unstarted = {rank for rank in front - stalled if is_started and states[rank] == _SCHEDULED}
         behind = unstarted | {rank for rank in index if rank not in front and states[rank] in _PENDING}
-        peers = {rank for rank, own in ((sender, send), (receiver, receive)) if own == UNKNOWN and rank != UNKNOWN}
-        times = [int(by_rank[rank].operations["created"][own]) for rank, own in index.items()]
+        peers = {rank for rank, operation in sides if operation == UNKNOWN and rank != UNKNOWN}
+        traced = tuple(sorted(peers & set(by_rank)))
+        times = [int(by_rank[rank].operations["created"][operation]) for rank, operation in index.items()]
         yield PendingOperation(
             table, UNKNOWN, index, waiting=tuple(sorted(front - stalled - unstarted)), stalled=tuple(sorted(stalled)),
-            missing=tuple(sorted(peers & set(by_rank))) if is_certain else (),
-            unknown=() if is_certain else tuple(sorted(peers & set(by_rank))), behind=tuple(sorted(behind)),
-            absent=tuple(sorted(peers - set(by_rank))),
-            done=done, is_whole=UNKNOWN not in (sender, receiver), pair=(sender, receiver), time=max(0, min(times)),
+            missing=traced if is_certain else (), unknown=() if is_certain else traced, behind=tuple(sorted(behind)),
+            absent=tuple(sorted(peers - set(by_rank))), done=done, is_whole=UNKNOWN not in (sender, receiver), pair=(sender, receiver),
+            time=max(0, min(times)),
         )  # fmt: skip
 
 
@@ -344,11 +351,11 @@ def _pairs(trace: Trace, match: GroupMatch) -> Iterator[tuple[int, int, int, int
         receives = receive != UNKNOWN and pending[receiver][receive]
         if not (sends or receives):
             continue
-        at, index = (sender, send) if send != UNKNOWN else (receiver, receive)
-        peer = int(trace.ranks[at].operations["root"][index])
+        caller, index = (sender, send) if send != UNKNOWN else (receiver, receive)
+        peer = int(trace.ranks[caller].operations["root"][index])
         source = trace.ranks[sender].rank if sender != UNKNOWN else peer
         target = trace.ranks[receiver].rank if receiver != UNKNOWN else peer
-        if not any(partial[at] for at in (sender, receiver) if at != UNKNOWN):
+        if not any(partial[side] for side in (sender, receiver) if side != UNKNOWN):
             yield source, send, target, receive, True
             continue
         pair = incomplete.setdefault((source, target), ([], []))

@@ -100,20 +100,20 @@ def _of_trainings() -> list[Option]:
     """Return the options of all trainings, with their default by training where they differ. Every command has --seed already."""
     from collbench.plugins.training.workloads.shape import DEFAULTS, help_of, words
 
-    found = []
+    options = []
     for name, owners in options_of_trainings().items():
         if name == "seed":
             continue
-        values: dict[str, list[str]] = {}
+        regimes_of: dict[str, list[str]] = {}
         for regime in owners:
-            values.setdefault(words(regime)[name], []).append(regime.name)
-        of_each = ", ".join(f"{value} for {' and '.join(names)}" for value, names in values.items())
-        default = next(iter(values)) if len(values) == 1 else of_each
+            regimes_of.setdefault(words(regime)[name], []).append(regime.name)
+        by_regime = ", ".join(f"{value} for {' and '.join(names)}" for value, names in regimes_of.items())
+        default = next(iter(regimes_of)) if len(regimes_of) == 1 else by_regime
         only_for = "" if name in DEFAULTS else f"; only {', '.join(regime.name for regime in owners)}"
         text = f"{help_of(owners[0])[name]}{f' (default: {default})' if default else ''}{only_for}".replace("%", "%%")
         flags = f"{'-d ' if name == 'dtype' else ''}{long_option(name)}"
-        found.append(Option(flags, text, _METAVARS.get(name, "N"), name=name))
-    return found
+        options.append(Option(flags, text, _METAVARS.get(name, "N"), name=name))
+    return options
 
 
 def options_of_trainings() -> dict[str, list[Regime]]:
@@ -121,11 +121,11 @@ def options_of_trainings() -> dict[str, list[Regime]]:
     from collbench.plugins.training.workloads.registry import every_regime
     from collbench.plugins.training.workloads.shape import words
 
-    found: dict[str, list[Regime]] = {}
+    owners: dict[str, list[Regime]] = {}
     for regime in every_regime().values():
         for name in words(regime):
-            found.setdefault(name, []).append(regime)
-    return found
+            owners.setdefault(name, []).append(regime)
+    return owners
 
 
 _WORKLOAD_HELP = HelpEntry(
@@ -158,8 +158,9 @@ def workload_request(options: WorkloadOptions, argv: Sequence[str], info: Launch
     if framework and "mpi" in request.backends:  # as libc's exit, which MPI needs, runs destructors of torch that fail without Python
         raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
     compute = options.compute == "real"
-    for training in trainings if compute else ():
-        if not training.optional and (reason := unsupported(training.regime)):
+    for training in trainings:
+        reason = unsupported(training.regime)
+        if compute and reason and not training.optional:
             raise UsageError(reason.render())
     return WorkloadRequest(request, trainings, not options.no_parts, options.step_time, compute)
 
@@ -180,14 +181,15 @@ def _trainings(options: WorkloadOptions) -> tuple[Training, ...]:
         typed.pop("seed", None)  # it belongs to the launch, too
     for name in typed if len(chosen) > 1 else ():  # for one training `shape_of` refuses it
         if not any(regime in owners[name] for regime in chosen):
-            those, these = (", ".join(regime.name for regime in each) for each in (owners[name], chosen))
-            raise UsageError(f"{long_option(name)} does not apply to {these}, only to {those}: remove it")
-    found = []
+            owning, requested = (", ".join(regime.name for regime in regimes) for regimes in (owners[name], chosen))
+            raise UsageError(f"{long_option(name)} does not apply to {requested}, only to {owning}: remove it")
+    trainings = []
     for regime in chosen:
-        own = {name: text for name, text in typed.items() if len(chosen) == 1 or name in words(regime)}
-        shape_of(regime, own, (0,))  # invalid text is rejected before any rank is started
-        found.append(Training(regime, partial(shape_of, regime, own), own.get("model", words(regime)["model"]), optional=everything))
-    return tuple(found)
+        values = {name: text for name, text in typed.items() if len(chosen) == 1 or name in words(regime)}
+        shape_of(regime, values, (0,))  # invalid text is rejected before any rank is started
+        model = values.get("model", words(regime)["model"])
+        trainings.append(Training(regime, partial(shape_of, regime, values), model, optional=everything))
+    return tuple(trainings)
 
 
 def planned_workload(workload: WorkloadRequest, placement: Placement) -> PlannedSteps:
@@ -200,16 +202,16 @@ def planned_workload(workload: WorkloadRequest, placement: Placement) -> Planned
     planned, left_out = workload.planned(placement.host_of)
     backends = [name for name in request.backends if not missing_backend(name)]
     stored = {(row.regime, row.backend) for row in STEPS.read(run.path)[0]} if run else set()
-    left = [step for step in planned for name in backends if (step.regime.name, name) not in stored]
-    computing = sum(workload.compute and step.regime.with_computing is not None for step in left)
-    longest = format_duration(ceil((len(left) + computing) * request.budget.max_time_s))
+    steps = [step for step in planned for name in backends if (step.regime.name, name) not in stored]
+    computing = sum(workload.compute and step.regime.with_computing is not None for step in steps)
+    longest = format_duration(ceil((len(steps) + computing) * request.budget.max_time_s))
     remarks = list(left_out)
     if run and stored:
         remarks.append(f"{run.path} has {plural(len(stored), 'more row')}")
     if computing:
         remarks.append(f"{plural(computing, 'row')} also measured with computing, which takes the same time again")
     remarks.append(
-        f"at most {longest} of samples: {plural(len(left), 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references "
+        f"at most {longest} of samples: {plural(len(steps), 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references "
         "and verification come on top"
     )
     return PlannedSteps(planned, remarks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -63,7 +64,7 @@ def unsupported(regime: Regime) -> ComputingUnsupported | None:
     """Return why a training cannot be measured with computation, or None."""
     if regime.with_computing:
         return None
-    return ComputingUnsupported(regime.name, tuple(name for name, each in regimes().items() if each.with_computing))
+    return ComputingUnsupported(regime.name, tuple(name for name, known in regimes().items() if known.with_computing))
 
 
 def with_own_buffers(plan: StepPlan) -> StepPlan:
@@ -87,7 +88,8 @@ class ComputingWork(Work):
 
     def prepare(self, world: World) -> PreparedCase | Fact:
         """Return the step with its states, calibrated; or why it cannot be measured, the same at all ranks."""
-        step, stage = self.step, self.context
+        step = self.step
+        stage = self.context
         if self.regime.with_computing is None:
             raise UsageError(str(unsupported(self.regime)))
         device = step.ready.case.device
@@ -146,7 +148,8 @@ def _states(
     plan: StepPlan, parts: Sequence[PreparedPart], actions: Sequence[Action], computation: FixedComputation, slices: int
 ) -> list[Program]:
     """Return the programs of the exchanges, of the computation, and of both, with one slot each."""
-    turns, one = list(turns_of(plan, parts)), computation.calls(slices)[: len(computation.calls())]
+    turns = list(turns_of(plan, parts))
+    slice_calls = computation.calls(slices)[: len(computation.calls())]
 
     def calls(exchange: int, waiting: bool) -> Sequence[Call]:
         part, slot = turns[exchange]
@@ -155,8 +158,8 @@ def _states(
         program = started.wait if waiting else started.start
         return program.slots[slot % len(program.slots)]
 
-    def program(chosen: Sequence[Action]) -> Program:
-        made = calls_of(chosen, lambda exchange: calls(exchange, False), lambda exchange: calls(exchange, True), lambda seconds: one)
+    def program(actions: Sequence[Action]) -> Program:
+        made = calls_of(actions, partial(calls, waiting=False), partial(calls, waiting=True), lambda seconds: slice_calls)
         return Program((tuple(made),), keep=(tuple(parts), computation), explain=parts[0].program.explain)
 
     exchanging = [action for action in actions if not isinstance(action, Compute)]

@@ -74,10 +74,10 @@ class TrafficEqual(Fact, frozen=True):
 
     def render(self) -> str:
         """Return the sentence below a table."""
-        each = f"{plural(self.operations, 'operation')} of {format_bytes(self.size_bytes)} in all"
+        recorded = f"{plural(self.operations, 'operation')} of {format_bytes(self.size_bytes)} in all"
         more = self.size_bytes - self.modelled_bytes
-        other = "the same bytes" if not more else f"{format_bytes(abs(more))} {'less' if more > 0 else 'more'}, because of padding"
-        return f"recorded: {each}, byte for byte what {self.framework} is expected to exchange; {self.models} has {other}"
+        modelled = "the same bytes" if not more else f"{format_bytes(abs(more))} {'less' if more > 0 else 'more'}, because of padding"
+        return f"recorded: {recorded}, byte for byte what {self.framework} is expected to exchange; {self.models} has {modelled}"
 
 
 class TrafficDiffers(Fact, frozen=True):
@@ -91,7 +91,7 @@ class TrafficDiffers(Fact, frozen=True):
 
     def render(self) -> str:
         """Return the sentence below a table."""
-        recorded, expected = (one.render() if one else "nothing" for one in (self.recorded, self.expected))
+        recorded, expected = (operation.render() if operation else "nothing" for operation in (self.recorded, self.expected))
         return (
             f"recorded traffic differs from what {self.framework} is expected to exchange, first at operation {self.at + 1} of a step "
             f"on rank {self.rank}: {recorded}, expected {expected}"
@@ -112,12 +112,16 @@ class FrameworkTraining(LibraryTraining):
     @property
     def expected(self) -> list[Exchanged]:
         """The operations of a step, in order."""
-        return [Exchanged(one.operation, one.size_bytes, one.dtype) for one in self.step.exchanges for _ in range(one.times)]
+        return [
+            Exchanged(exchange.operation, exchange.size_bytes, exchange.dtype)
+            for exchange in self.step.exchanges
+            for _ in range(exchange.times)
+        ]
 
     @property
     def modelled_bytes(self) -> int:
         """The bytes of all operations of the regime that models this training, for the same model."""
-        return sum(one.size_bytes * one.times for one in regimes()[self.regime.models].step(self.shape).exchanges)
+        return sum(exchange.size_bytes * exchange.times for exchange in regimes()[self.regime.models].step(self.shape).exchanges)
 
     def refusal(self, backend: Backend) -> FrameworkUnsupported | None:
         """Return why the framework does not run over a backend, or None."""
@@ -129,25 +133,47 @@ class FrameworkTraining(LibraryTraining):
 
     def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
         """Measure on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the framework fails."""
-        return _measure(self, run, session)
+        import torch
+
+        device = "cuda" if run.backend.name == "torch-nccl" else "cpu"
+        seed = session.request.sweep.each[0].seed
+        context = BackendContext(run.backend, {}, None)
+        work = FrameworkWork(context, run.title, self.step, list(range(session.world.size)), self, device, seed)
+        try:
+            result = session.engine.measure(work, session.request.budget)
+        except (CollbenchError, MemoryError):
+            raise
+        except Exception as error:
+            raise RunFailed(f"{run.title} failed: {type(error).__name__}: {error}") from error
+        assert isinstance(result, Measured)
+        if result.measured is None or result.wrong is None:
+            return None
+        name = f"{'DistributedDataParallel' if self.regime.name == DDP.name else 'FSDP2'} of torch {torch.__version__}"
+        traffic = compared(name, self.expected, result.gathered, self)
+        flags = ["oversubscribed"] if session.crowded(run.backend, device) else []
+        if isinstance(traffic, TrafficDiffers):
+            flags.append("model_differs")
+        row = run.measured(
+            session, result, flags, result.wrong, result.checked, traffic=as_json(traffic),
+            recorded=dict(Counter(exchange.render() for exchange in result.gathered[0])),
+        )  # fmt: skip
+        return row.replace(note=traffic.render(), parts=self.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device)
 
     def parts(self) -> tuple[PartRow, ...]:
         """Return the expected operations as a row's `parts`; neighbors of equal size are one."""
-        found = []
-        for _, those in groupby(self.step.exchanges, lambda one: (one.operation, one.size_bytes)):
-            alike = list(those)
-            first, last = alike[0], alike[-1]
+        parts = []
+        for _, neighbors in groupby(self.step.exchanges, lambda exchange: (exchange.operation, exchange.size_bytes)):
+            alike = list(neighbors)
+            first = alike[0]
+            last = alike[-1]
             moved = max(bytes_of(first, len(first.groups[0])))
             part = PartRow(
                 what=first.what if first is last else f"{first.what} … {last.what}", ends=(first.what, last.what),
                 operation=first.operation, groups=len(first.groups), group_ranks=len(first.groups[0]), size_bytes=first.size_bytes,
                 times=len(alike), moved_bytes=moved * len(alike), time_s=None, busbw_bytes_per_s=None, ceiling=no_ceiling(_NO_REFERENCE),
             )  # fmt: skip
-            found.append(part)
-        return tuple(found)
-
-
-# The model and its training, in one process and under a framework.
+            parts.append(part)
+        return tuple(parts)
 
 
 class TorchTraining:
@@ -164,10 +190,14 @@ class TorchTraining:
         torch.manual_seed(_SEED)
         self.plain = _model_of(torch, shape, tensors).to(device)
         self._trained = self.plain
-        if regime is not None:
-            self._trained = _with_ddp(torch, self.plain, shape) if regime.name == DDP.name else _sharded(self.plain)
+        if regime is not None and regime.name == DDP.name:
+            # its default is not given, because that has a smaller first bucket
+            bucket_mib = None if shape.bucket_bytes == parse_size(BUCKET) else shape.bucket_bytes / 2**20
+            self._trained = torch.nn.parallel.DistributedDataParallel(self.plain, bucket_cap_mb=bucket_mib)
+        elif regime is not None:
+            self._trained = _sharded(self.plain)
         self._optimizer = torch.optim.SGD(self.plain.parameters(), lr=0.1)
-        batches = [_batch(torch, shape, tensors, each) for each in seeds]
+        batches = [_batch(torch, shape, tensors, seed) for seed in seeds]
         self._tokens, self._targets = (torch.cat(parts).to(device) for parts in zip(*batches, strict=True))
         self._finish: Any = torch.cuda.synchronize if device == "cuda" else lambda: None
 
@@ -182,13 +212,13 @@ class TorchTraining:
 
     def values(self) -> list[Any]:
         """Return all parameters, whole and on the host. All ranks must call it, because FSDP2 gathers them."""
-        whole = (each.full_tensor() if hasattr(each, "full_tensor") else each for each in self.plain.parameters())
-        return [each.detach().cpu().clone() for each in whole]
+        parameters = self.plain.parameters()
+        whole = (parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter for parameter in parameters)
+        return [parameter.detach().cpu().clone() for parameter in whole]
 
 
 def _model_of(torch: Any, shape: Shape, tensors: ModelTensors) -> Any:
     """Return the model that `tensors` describes. It has no dropout, so that a step depends on the batch alone."""
-
     module: Any = torch.nn.Module
 
     class SmallModel(module):  # type: ignore[misc]
@@ -205,12 +235,12 @@ def _model_of(torch: Any, shape: Shape, tensors: ModelTensors) -> Any:
 
         def forward(self, tokens: Any) -> Any:
             """Return the output of the last layer."""
-            found = self.embedding(tokens)
+            hidden = self.embedding(tokens)
             if self.left_over is not None:
-                found = found + self.left_over.sum()
+                hidden = hidden + self.left_over.sum()
             for layer in self.layers:
-                found = layer(found)
-            return found
+                hidden = layer(hidden)
+            return hidden
 
     model: Any = SmallModel
     return model().to(getattr(torch, shape.dtype))
@@ -224,12 +254,6 @@ def _batch(torch: Any, shape: Shape, tensors: ModelTensors, seed: int) -> tuple[
     return tokens, targets.to(getattr(torch, shape.dtype))
 
 
-def _with_ddp(torch: Any, model: Any, shape: Shape) -> Any:
-    """Return the model under DistributedDataParallel. Its default is not given, because that has a smaller first bucket."""
-    default = shape.bucket_bytes == parse_size(BUCKET)
-    return torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=None if default else shape.bucket_bytes / 2**20)
-
-
 def _sharded(model: Any) -> Any:
     """Return the model under FSDP2: a unit per layer, and the root."""
     from torch.distributed.fsdp import fully_shard
@@ -238,9 +262,6 @@ def _sharded(model: Any) -> Any:
         fully_shard(layer)
     fully_shard(model)
     return model
-
-
-# What a step exchanged, as PyTorch records it.
 
 
 def recorded_step(torch: Any, training: TorchTraining) -> list[Exchanged]:
@@ -261,16 +282,17 @@ def recorded_step(torch: Any, training: TorchTraining) -> list[Exchanged]:
 
 def exchanged(nodes: Iterable[Mapping[str, Any]]) -> list[Exchanged]:
     """Return the communication operations among the nodes of an execution trace, in the order in which they were called."""
-    found = []
+    operations = []
     for node in sorted(nodes, key=lambda node: int(node["id"])):
         name = str(node["name"])
         if name.startswith("c10d::"):
             elements = max(map(_elements, node["inputs"]["shapes"]), default=0)
-            kind, of_torch = kind_of(name), dtype_in(node["inputs"]["types"])
-            number, _ = dtype_of(of_torch)
-            dtype = of_torch if number == NONE else DTYPES[number]
-            found.append(Exchanged(name if kind is None else KINDS[kind], elements * (width_of(of_torch) or 1), dtype))
-    return found
+            kind = kind_of(name)
+            torch_dtype = dtype_in(node["inputs"]["types"])
+            number, _ = dtype_of(torch_dtype)
+            dtype = torch_dtype if number == NONE else DTYPES[number]
+            operations.append(Exchanged(name if kind is None else KINDS[kind], elements * (width_of(torch_dtype) or 1), dtype))
+    return operations
 
 
 def _elements(shape: Any) -> int:
@@ -283,14 +305,11 @@ def _elements(shape: Any) -> int:
 def compared(framework: str, expected: Sequence[Exchanged], by_rank: Sequence[Sequence[Exchanged]], training: FrameworkTraining) -> Traffic:
     """Return whether all ranks exchanged what is expected; else the first difference of the first rank that has one."""
     for rank, recorded in enumerate(by_rank):
-        for at, (got, wanted) in enumerate(zip_longest(recorded, expected)):
+        for index, (got, wanted) in enumerate(zip_longest(recorded, expected)):
             if got != wanted:
-                return TrafficDiffers(framework, rank, at, got, wanted)
-    total = sum(one.size_bytes for one in expected)
+                return TrafficDiffers(framework, rank, index, got, wanted)
+    total = sum(operation.size_bytes for operation in expected)
     return TrafficEqual(framework, len(expected), total, training.regime.models, training.modelled_bytes)
-
-
-# One training: warm-up, a recorded step, samples, and a step that is verified.
 
 
 @dataclass
@@ -324,36 +343,7 @@ class FrameworkWork(LibraryWork):
 
         with world.watchdog.phase(f"{self.title}: verifying"):
             wrong = _verify(torch, self.framework, world, self.device, self.seed)
-        all_ranks = world.gather([mismatch.as_json() for mismatch in wrong], f"{self.title}: verifying")
-        return 1, None if all_ranks is None else [Mismatch(**values) for of_rank in all_ranks for values in of_rank]
-
-
-def _measure(framework: FrameworkTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    import torch
-
-    world, title = session.world, run.title
-    device = "cuda" if run.backend.name == "torch-nccl" else "cpu"
-    seed = session.request.sweep.each[0].seed
-    context = BackendContext(run.backend, {}, None)
-    work = FrameworkWork(context, title, framework.step, list(range(world.size)), framework, device, seed)
-    try:
-        result = session.engine.measure(work, session.request.budget)
-    except (CollbenchError, MemoryError):
-        raise
-    except Exception as error:
-        raise RunFailed(f"{title} failed: {type(error).__name__}: {error}") from error
-    assert isinstance(result, Measured)
-    if result.measured is None or result.wrong is None:
-        return None
-    name = f"{'DistributedDataParallel' if framework.regime.name == DDP.name else 'FSDP2'} of torch {torch.__version__}"
-    traffic = compared(name, framework.expected, result.gathered, framework)
-    flags = ["oversubscribed"] if session.crowded(run.backend, device) else []
-    flags += ["model_differs"] if isinstance(traffic, TrafficDiffers) else []
-    row = run.measured(
-        session, result, flags, result.wrong, result.checked, traffic=as_json(traffic),
-        recorded=dict(Counter(exchange.render() for exchange in result.gathered[0])),
-    )  # fmt: skip
-    return row.replace(note=traffic.render(), parts=framework.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device)
+        return 1, self.gathered(wrong, world)
 
 
 def _verify(torch: Any, framework: FrameworkTraining, world: World, device: str, seed: int) -> list[Mismatch]:
@@ -368,20 +358,20 @@ def _verify(torch: Any, framework: FrameworkTraining, world: World, device: str,
     before = _flat(torch, alone.values())
     together.step()
     alone.step()
-    got, right = _flat(torch, together.values()), _flat(torch, alone.values())
+    got = _flat(torch, together.values())
+    right = _flat(torch, alone.values())
     digests = world.allgather(hashlib.sha256(got.view(torch.uint8).numpy().tobytes()).hexdigest(), "comparing the ranks' parameters")
-    found = []
+    wrong = []
     if digests[world.rank] != digests[0]:
-        found.append(
-            Mismatch(world.rank, 1, 0, digests[0][:8], digests[world.rank][:8], "hash of the parameters, of rank 0 and of this rank")
-        )
+        what = "hash of the parameters, of rank 0 and of this rank"
+        wrong.append(Mismatch(world.rank, 1, 0, digests[0][:8], digests[world.rank][:8], what))
     tolerance = _OF_UPDATE[shape.element_bytes] * float((right - before).double().abs().max())
     bad = torch.nonzero(~((got - right).double().abs() <= tolerance)).flatten()
     if len(bad):
         first = int(bad[0])
-        found.append(Mismatch(world.rank, len(bad), first, f"{float(right[first])}", f"{float(got[first])}", "parameters of one process"))
-    return found
+        wrong.append(Mismatch(world.rank, len(bad), first, f"{float(right[first])}", f"{float(got[first])}", "parameters of one process"))
+    return wrong
 
 
 def _flat(torch: Any, values: Sequence[Any]) -> Any:
-    return torch.cat([each.flatten() for each in values])
+    return torch.cat([value.flatten() for value in values])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from collbench.plugins.training.records import RoutedStep, RoutingResult
 from collbench.plugins.training.text import format_tax, frames, milliseconds, remarks, scaling_frame, span, title, trainings
 from collbench.report.charts import Bar, BarPanel
 from collbench.report.figures import DASHES, draw_intervals
-from collbench.report.frame import Frame, printable
+from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.picture import PAGE, Picture, bar_chart, drawn
@@ -41,24 +41,22 @@ def section(material: Material) -> Section | None:
     tables: list[tuple[str, Table]] = []
     charts: list[Chart | None] = []
     runs = material.of_kind("workload")
-    found = [(run, those) for run, rows in runs for those in trainings(rows)]
-    for number, (run, those) in enumerate(found):
+    rows_by_training = [(run, training) for run, rows in runs for training in trainings(rows)]
+    for number, (run, rows) in enumerate(rows_by_training):
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
-        head = short(f"{name}{title(those)}: ", 200) if len(found) > 1 else ""  # the first screen names a single one
-        texts += [f"{head}{text}" for text in remarks(those)]
-        shown: Iterable[Frame[Any]] = frames(those)
-        tables += [(f"{head}{caption}", Table.of(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
-        if (scaling := scaling_frame(those)) is not None:
+        head = short(f"{name}{title(rows)}: ", 200) if len(rows_by_training) > 1 else ""  # the first screen names a single one
+        texts += [f"{head}{text}" for text in remarks(rows)]
+        tables += [(f"{head}{caption}", Table.of(frame)) for caption, frame in zip(_CAPTIONS, frames(rows), strict=True) if frame.records]
+        scaling = scaling_frame(rows)
+        if scaling is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
-        charts += [timeline_chart(key, head, those), routing_chart(key, head, those) or _parts_chart(key, head, those)]
+        charts += [timeline_chart(key, head, rows), routing_chart(key, head, rows) or _parts_chart(key, head, rows)]
     if not runs:
         return None
     shown_charts = [chart for chart in charts if chart is not None]
     return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, shown_charts)
 
-
-# The chart of the parts of a step: a bar for the whole step and for each part of it, with a mark at the expected time.
 
 _MOST_BARS = 24
 _LONGEST = 1e9  # seconds: a longer time is not valid
@@ -126,8 +124,6 @@ def _parts_caption(bars: Sequence[Bar], shown: int) -> str:
     return short(". ".join(f"{text[:1].upper()}{text[1:]}" for text in texts) + ".", 600)
 
 
-# The chart of expert-parallel training over several routings: the step time of each, above the time of evenly routed steps.
-
 _MOST_DRAWN = 300  # routings of a backend
 _METHOD = (
     "Each point is the median time of a step with this routing, with its 95 % interval. The line is the time of a step with as many tokens "
@@ -182,8 +178,8 @@ def _milliseconds_of(low: float | None, high: float | None) -> tuple[float | Non
 
 def _values(result: RoutingResult, drawn: Sequence[RoutedStep]) -> list[float]:
     """Return the times of a series in seconds, with the ends of the intervals."""
-    each = [result.even_time_s.value, *(end for step in drawn for end in (step.time_s.value, step.time_s.high))]
-    return [value for value in each if value is not None and value < _LONGEST]
+    values = [result.even_time_s.value, *(end for step in drawn for end in (step.time_s.value, step.time_s.high))]
+    return [value for value in values if value is not None and value < _LONGEST]
 
 
 def _cells(backend: str, step: RoutedStep) -> list[str]:

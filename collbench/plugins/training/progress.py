@@ -22,7 +22,8 @@ class WorkloadProgressPrinter(ProgressPrinter):
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Store what is known before the first step."""
-        self._about, self._folder = plan.facts["workload"], folder
+        self._about = plan.facts["workload"]
+        self._folder = folder
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Update the live line, or print one for the log."""
@@ -53,9 +54,10 @@ class WorkloadProgressPrinter(ProgressPrinter):
 
     def _print(self, count: int) -> None:
         """Print the first `count` waiting rows."""
-        those, self._waiting = self._waiting[:count], self._waiting[count:]
-        if those:
+        rows = self._waiting[:count]
+        del self._waiting[:count]
+        if rows:
             from collbench.plugins.training.text import STEPS
 
-            self.write_records(STEPS, those, headed=self._printed > 0)
-            self._printed += len(those)
+            self.write_records(STEPS, rows, headed=self._printed > 0)
+            self._printed += len(rows)

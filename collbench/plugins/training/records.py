@@ -97,9 +97,6 @@ class Staleness(Record, frozen=True, kw_only=True):
     duration_s: _Number = None
 
 
-# The result of expert-parallel training over several routings.
-
-
 class TimeQuantiles(msgspec.Struct, frozen=True):
     """Quantiles over the routings. The intervals cover all of them at the same time with 95 %."""
 
@@ -199,8 +196,6 @@ class ReplayedTrace(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
-# Scaling efficiency.
-
 # Scaling efficiency of a training step, from the times of computing and exchanging.
 #
 # A step computes for t seconds and exchanges for c. It takes t + c without overlap and max(t, c) with full overlap; real training is
@@ -236,8 +231,8 @@ def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, 
         raise ValueError(f"a step computes for more than 0 s and exchanges for 0 s or more, not {compute_s:g} and {exchange_s:g}")
     # A longer exchange means a lower efficiency, so the ends of the interval are exchanged.
     times = (exchange_s, high_s, low_s)
-    apart = Share(*(None if c is None else compute_s / (compute_s + c) for c in times))  # type: ignore[arg-type]  # the first is a number
-    overlap = Share(*(None if c is None else compute_s / max(compute_s, c) for c in times))  # type: ignore[arg-type]
+    apart = Share(*(None if exchange is None else compute_s / (compute_s + exchange) for exchange in times))  # type: ignore[arg-type]  # the first is a number
+    overlap = Share(*(None if exchange is None else compute_s / max(compute_s, exchange) for exchange in times))  # type: ignore[arg-type]
     return Efficiency(compute_s, apart, overlap)
 
 
@@ -407,9 +402,9 @@ class StepRow(Record, frozen=True):
     @classmethod
     def decoded(cls, values: Mapping[str, Any]) -> Self:
         """Return the row of a stored line; unknown keys are left out. Raises ValueError naming the first field that does not fit."""
-        known = with_limits(values)
-        known.pop("step_time_s", None)
-        known |= {name: None for name in cls._EMPTY if known.get(name) == {}}
-        if isinstance(known.get("parts"), list):
-            known["parts"] = [with_limits(part) if isinstance(part, dict) else part for part in known["parts"]]
-        return decode_record(known, cls)
+        fields = with_limits(values)
+        fields.pop("step_time_s", None)
+        fields |= {name: None for name in cls._EMPTY if fields.get(name) == {}}
+        if isinstance(fields.get("parts"), list):
+            fields["parts"] = [with_limits(part) if isinstance(part, dict) else part for part in fields["parts"]]
+        return decode_record(fields, cls)

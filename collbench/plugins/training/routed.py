@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import isqrt
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ from collbench.operations.program import Program, joined
 from collbench.operations.unsupported import CaseFailed, decode_reason
 from collbench.plugins.training.records import RoutedStep, RoutingResult, StepRow, TimeQuantiles, WayBytes
 from collbench.plugins.training.step_task import (
+    BETWEEN_SEEDS,
     NO_INTERVAL,
     Around,
     PartLimit,
@@ -49,6 +51,7 @@ from collbench.plugins.training.step_task import (
     StepPart,
     StepPlan,
     least_s,
+    step_operation,
 )
 from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
 from collbench.plugins.training.workloads.step import bytes_of
@@ -58,8 +61,6 @@ from collbench.results.row import Times
 from collbench.stats.median import Median, fewest_for, median, quantile
 from collbench.units import format_bytes, plural
 
-# A prime above the seeds' differences between slots and groups, so that data of another exchange is detected.
-_BETWEEN_EXCHANGES = 104_729
 MOST_CALLS = 200_000  # of a round: the loop stores each
 _MOST_COUNTS = 2**26  # of all exchanges: the calls store as many for each rank
 
@@ -73,15 +74,16 @@ class Turn(msgspec.Struct, frozen=True):
 
 def round_of(routing: Routing, seed: int) -> tuple[Turn, ...]:
     """Return the turns of a round, in random order: every routing once, and about every √n of n routings an even one before them."""
-    alike: dict[tuple[int, ...], list[int]] = {}
+    by_totals: dict[tuple[int, ...], list[int]] = {}
     for place in range(len(routing.steps)):
-        alike.setdefault(routing.totals(place), []).append(place)
-    order, blocks = random.Random(f"routings, {seed}"), []
-    for places in alike.values():
-        order.shuffle(places)
+        by_totals.setdefault(routing.totals(place), []).append(place)
+    source = random.Random(f"routings, {seed}")
+    blocks = []
+    for places in by_totals.values():
+        source.shuffle(places)
         size = max(1, isqrt(len(places)))
-        blocks += [places[at : at + size] for at in range(0, len(places), size)]
-    order.shuffle(blocks)
+        blocks += [places[begin : begin + size] for begin in range(0, len(places), size)]
+    source.shuffle(blocks)
     return tuple(turn for block in blocks for turn in (Turn(block[0], True), *(Turn(place, False) for place in block)))
 
 
@@ -121,15 +123,15 @@ class RoutedPlan(msgspec.Struct, frozen=True):
 
     def part(self, index: int) -> StepPart:
         """Return an exchange as a part of a step."""
-        one = self.exchanges[index]
-        base = self.parts[one.way.back]
-        exchange = replace(base.exchange, size_bytes=one.case.size_bytes, traffic=one.case.traffic, times=1)
-        return replace(base, what=one.what, ends=(one.what, one.what), exchange=exchange, case=one.case, times=1)
+        routed = self.exchanges[index]
+        part = self.parts[routed.way.back]
+        exchange = replace(part.exchange, size_bytes=routed.case.size_bytes, traffic=routed.case.traffic, times=1)
+        return replace(part, what=routed.what, ends=(routed.what, routed.what), exchange=exchange, case=routed.case, times=1)
 
     def moved_bytes(self) -> NDArray[np.float64]:
         """Return [turns] the bytes of the rank that moves most in each, by the conventions of busbw."""
-        of_each = [np.array(bytes_of(self.part(index).exchange, self.routing.ranks)) for index in range(len(self.exchanges))]
-        return np.array([np.sum([of_each[index] for index in step], axis=0).max() for step in self.steps])
+        by_exchange = [np.array(bytes_of(self.part(index).exchange, self.routing.ranks)) for index in range(len(self.exchanges))]
+        return np.array([np.sum([by_exchange[index] for index in step], axis=0).max() for step in self.steps])
 
 
 class _ExchangeKey(NamedTuple):
@@ -174,7 +176,7 @@ def plan_routed(plan: StepPlan) -> RoutedPlan:
                     traffic = routing.traffic(turn.place, layer, way)
                     where = f"step {routing.steps[turn.place]}"
                 part = combine if way.back else dispatch
-                seed = part.case.seed + len(exchanges) * _BETWEEN_EXCHANGES
+                seed = part.case.seed + len(exchanges) * BETWEEN_SEEDS
                 case = replace(largest[way.back][0], traffic=traffic, size_bytes=busiest(traffic) * way.token_bytes, seed=seed)
                 exchanges.append(RoutedExchange(f"{where}, layer {layer}, {way.name}", way, case, slot))
             step += [index_of[key]] * routing.times
@@ -190,7 +192,8 @@ def busiest(traffic: RoutedTraffic) -> int:
 
 def _largest(routing: Routing, part: StepPart, way: Way) -> tuple[Case, int, int]:
     """Return the case that sizes the buffers of a way, and the elements that a rank sends and receives at most."""
-    sent, received = int(routing.tokens.sum(axis=3).max()), int(routing.tokens.sum(axis=2).max())
+    sent = int(routing.tokens.sum(axis=3).max())
+    received = int(routing.tokens.sum(axis=2).max())
     if way.back:
         sent, received = received, sent
     elements = way.token_bytes // part.case.dtype.size
@@ -203,7 +206,6 @@ def _slots(case: Case, layers: int) -> int:
 
 
 def _sizing(operation: Operation, sent: int, received: int) -> Operation:
-    """Return an operation that needs room for so many elements at every rank."""
     return replace(operation, uneven=False, sends=lambda x: sent, expected_blocks=lambda x: [Block([x.rank], 0, received)])
 
 
@@ -212,11 +214,12 @@ def routed_too_large(title: str, plan: StepPlan, backend: Backend, world: World)
     routed = plan_routed(plan)
     need = 0
     for case, sent, received in routed.largest:
-        of_all = bytes_needed(_sizing(routed.operation, sent, received), case, routed.routing.ranks)
-        need += of_all * _slots(case, routed.routing.layers) // slots_for(case)
-    device = backend.free_bytes(routed.parts[0].case)
-    here = backend.ranks if backend.virtual else len(world.on_host())
-    need, free = (need, device) if device is not None else (need * here, free_bytes())
+        all_slots = bytes_needed(_sizing(routed.operation, sent, received), case, routed.routing.ranks)
+        need += all_slots * _slots(case, routed.routing.layers) // slots_for(case)
+    free = backend.free_bytes(routed.parts[0].case)
+    if free is None:
+        need *= backend.ranks if backend.virtual else len(world.on_host())
+        free = free_bytes()
     if need <= free:
         return None
     return (
@@ -236,9 +239,6 @@ def check_routing(routing: Routing | None, world: World) -> None:
             )
 
 
-# Preparation: buffers of the largest routing, and a program for each exchange over them.
-
-
 class PreparedRouting(msgspec.Struct, frozen=True):
     """All routings, ready to run: `ready.loop` runs a turn in each iteration, `ready.checking` an exchange.
 
@@ -254,8 +254,8 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
     """Allocate and bind all exchanges, and run each once on all ranks. Return them, or why a rank cannot, the same at all ranks."""
     operation = plan.operation
     cases = [case for case, _, _ in plan.largest]
-    refusals = [reason for case in cases if (reason := unsupported_reason(stage.backend, operation, case))]
-    reason = world.first_error(as_json(refusals[0]) if refusals else None, f"asking {stage.backend.name} what it can do")
+    refusal = next(filter(None, (unsupported_reason(stage.backend, operation, case) for case in cases)), None)
+    reason = world.first_error(as_json(refusal) if refusal else None, f"asking {stage.backend.name} what it can do")
     if reason is not None:
         return PartNotPrepared(plan.parts[0].what, decode_reason(reason))  # type: ignore[arg-type]
     operation = operation.on(stage.backend.api, stage.backend.passes_messages)
@@ -263,34 +263,35 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
     groups = (stage.whole,) if stage.whole else ()
 
     def allocate() -> list[tuple[AnyBuffers, ...]]:
-        found = []
+        by_way = []
         for case, sent, received in plan.largest:
             slots = _slots(case, plan.routing.layers)
-            found.append(tuple(stage.backend.allocate(_sizing(operation, sent, received), case, group, slots) for group in groups))
-        for memory in found:
-            for each in memory:
-                for slot in range(each.slots):
-                    each.fill(slot, for_check=False)
-        return found
+            by_way.append(tuple(stage.backend.allocate(_sizing(operation, sent, received), case, group, slots) for group in groups))
+        for buffers in chain.from_iterable(by_way):
+            for slot in range(buffers.slots):
+                buffers.fill(slot, for_check=False)
+        return by_way
 
     memory = preparation.attempt("allocating", "allocation", allocate)
-    if failed := preparation.first_failure(memory, "allocating"):
+    failed = preparation.first_failure(memory, "allocating")
+    if failed:
         return PartNotPrepared(plan.parts[0].what, failed)
     assert not isinstance(memory, CaseFailed)
     views = [
-        tuple(each.over(operation, one.case, one.slot) for each in memory[one.way.back])  # type: ignore[attr-defined]
-        for one in plan.exchanges
+        tuple(buffers.over(operation, exchange.case, exchange.slot) for buffers in memory[exchange.way.back])  # type: ignore[attr-defined]
+        for exchange in plan.exchanges
     ]
 
     def bind() -> list[Program]:
-        found = []
-        for one, buffers in zip(plan.exchanges, views, strict=True):
-            bound = [stage.backend.bind(operation, one.case, *each) for each in zip(groups, buffers, strict=True)]
-            found.append(joined(bound) if bound else Program(((),)))
-        return found
+        programs = []
+        for exchange, views_of in zip(plan.exchanges, views, strict=True):
+            bound = [stage.backend.bind(operation, exchange.case, group, view) for group, view in zip(groups, views_of, strict=True)]
+            programs.append(joined(bound) if bound else Program(((),)))
+        return programs
 
     programs = preparation.attempt("binding its calls", "binding", bind)
-    if failed := preparation.first_failure(programs, "binding its calls"):
+    failed = preparation.first_failure(programs, "binding its calls")
+    if failed:
         return PartNotPrepared(plan.parts[0].what, failed)
     assert not isinstance(programs, CaseFailed)
     ready = _ready(title, plan, programs, stage, world)
@@ -300,7 +301,8 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
             ready.checking.run(len(plan.exchanges))
     except CallFailed as error:
         refused = CaseFailed("first call", world.rank, str(error))
-    if failed := preparation.first_failure(refused, "the first call"):
+    failed = preparation.first_failure(refused, "the first call")
+    if failed:
         return PartNotPrepared(plan.parts[0].what, failed)
     return PreparedRouting(plan, ready, tuple(views))
 
@@ -308,16 +310,16 @@ def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: W
 def _ready(title: str, plan: RoutedPlan, programs: Sequence[Program], stage: BackendContext, world: World) -> PreparedCase:
     """Return all turns as one case that can be timed."""
     case = Case(title, stage.backend.name, plan.parts[0].case.dtype, plan.largest[0][0].size_bytes, plan.parts[0].case.device)
-    operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     calls = [program.slots[0] for program in programs]
     explain = programs[0].explain
-    of_round = Program(tuple(tuple(call for index in step for call in calls[index]) for step in plan.steps), keep=programs, explain=explain)
-    timed = Timed(of_round, stage.sync, stage.backend.clock(), world.watchdog.progress)
+    round_program = Program(
+        tuple(tuple(call for index in step for call in calls[index]) for step in plan.steps), keep=programs, explain=explain
+    )
+    timed = Timed(round_program, stage.sync, stage.backend.clock(), world.watchdog.progress)
     checking = Loop(replace(timed, program=Program(tuple(calls), keep=programs, explain=explain)))
     groups = (stage.whole,) if stage.whole else ()
-    return PreparedCase(
-        operation, case, (plan.ranks,), groups, (), Loop(timed), checking, program=of_round, must=partial(_must_cross, plan)
-    )
+    must = partial(_must_cross, plan)
+    return PreparedCase(step_operation(title), case, (plan.ranks,), groups, (), Loop(timed), checking, program=round_program, must=must)
 
 
 def _must_cross(plan: RoutedPlan, host_of: Mapping[int, str]) -> LeastBytes:
@@ -327,12 +329,12 @@ def _must_cross(plan: RoutedPlan, host_of: Mapping[int, str]) -> LeastBytes:
     member = np.array([[host == name for host in hosts] for name in names], np.float64)
     number = np.bincount([index for step in plan.steps for index in step], minlength=len(plan.exchanges)) / len(plan.steps)
     between = np.zeros((len(names), len(names)))
-    for one, times in zip(plan.exchanges, number, strict=True):
-        assert one.case.traffic is not None
-        between += times * one.way.token_bytes * (member @ one.case.traffic.weights(len(hosts)) @ member.T)
+    for exchange, times in zip(plan.exchanges, number, strict=True):
+        assert exchange.case.traffic is not None
+        between += times * exchange.way.token_bytes * (member @ exchange.case.traffic.weights(len(hosts)) @ member.T)
     np.fill_diagonal(between, 0.0)
-    out, into = between.sum(axis=1), between.sum(axis=0)
-    return LeastBytes(dict(zip(names, out.tolist(), strict=True)), dict(zip(names, into.tolist(), strict=True)), float(between.sum()))
+    out, into = (dict(zip(names, between.sum(axis=axis).tolist(), strict=True)) for axis in (1, 0))
+    return LeastBytes(out, into, float(between.sum()))
 
 
 # Sampling: whole rounds, so that all routings have equally many samples.
@@ -370,7 +372,7 @@ class RoutedWork(Work):
         assert self.prepared is not None
         for _ in range(calls):
             for index, (exchange, buffers) in enumerate(zip(self.plan.exchanges, self.prepared.buffers, strict=True)):
-                fills = [partial(of_rank.fill, 0, for_check=True) for of_rank in buffers]
+                fills = [partial(view.fill, 0, for_check=True) for view in buffers]
                 compare = partial(_mismatches, exchange.what, buffers)
                 yield VerificationTurn(fills, partial(ready.checking.run, 1, slot=index), [compare], what=exchange.what)
 
@@ -379,11 +381,8 @@ class RoutedWork(Work):
 
 
 def _mismatches(what: str, buffers: Sequence[AnyBuffers]) -> list[Mismatch]:
-    """Return the mismatches of an exchange, with its name."""
-    return [replace(mismatch, what=what) for of_rank in buffers for mismatch in of_rank.check(0) if mismatch]
+    return [replace(mismatch, what=what) for view in buffers for mismatch in view.check(0) if mismatch]
 
-
-# The row: the distribution over the routings, and the imbalance tax.
 
 _QUANTILES = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
 
@@ -402,17 +401,21 @@ class RoutedTimes(msgspec.Struct, frozen=True):
     whole: Median
 
 
+def _turns_of_routings(plan: RoutedPlan) -> list[int]:
+    """Return by routing the index of its turn in a round."""
+    return [index for _, index in sorted((turn.place, index) for index, turn in enumerate(plan.turns) if not turn.even)]
+
+
 def routed_times(seconds: Samples, plan: RoutedPlan) -> RoutedTimes:
     """Return the statistics of the samples. A ratio compares a routing with the mean of its even turns in the same round."""
     routing = plan.routing
     totals = [routing.totals(place) for place in range(len(routing.steps))]
-    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
-    alike: dict[tuple[int, ...], list[int]] = {}
+    even_turns: dict[tuple[int, ...], list[int]] = {}
     for index, turn in enumerate(plan.turns):
         if turn.even:
-            alike.setdefault(totals[turn.place], []).append(index)
-    routed = seconds[:, [at[place] for place in range(len(totals))]]
-    even = np.stack([seconds[:, alike[total]].mean(axis=1) for total in totals], axis=1)
+            even_turns.setdefault(totals[turn.place], []).append(index)
+    routed = seconds[:, _turns_of_routings(plan)]
+    even = np.stack([seconds[:, even_turns[total]].mean(axis=1) for total in totals], axis=1)
     confidence = joint_confidence(len(totals))
     joint = [median(routed[:, place], confidence) for place in range(len(totals))]
     return RoutedTimes(
@@ -424,45 +427,43 @@ def routed_times(seconds: Samples, plan: RoutedPlan) -> RoutedTimes:
     )
 
 
-def _quantile(each: Sequence[Median], share: float) -> Estimate:
+def _quantile(medians: Sequence[Median], share: float) -> Estimate:
     """Return a quantile over the routings. If all intervals hold, the quantile is between those of their ends."""
 
     def of(values: Iterator[float | None]) -> float | None:
         known = [value for value in values if value is not None]
-        return quantile(np.sort(known), share) if len(known) == len(each) else None
+        return quantile(np.sort(known), share) if len(known) == len(medians) else None
 
-    return Estimate(of(one.value for one in each), of(one.ci_low for one in each), of(one.ci_high for one in each))
+    return Estimate(of(time.value for time in medians), of(time.ci_low for time in medians), of(time.ci_high for time in medians))
 
 
-def _estimate(found: Median) -> Estimate:
-    return Estimate(found.value, found.ci_low, found.ci_high)
+def _estimate(middle: Median) -> Estimate:
+    return Estimate(middle.value, middle.ci_low, middle.ci_high)
 
 
 def routed_limits(plan: RoutedPlan, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
     """Return the limits of each exchange, at rank 0. References are measured at the size of an even exchange."""
-    found = []
-    for one in plan.exchanges:
-        case = replace(one.case, size_bytes=plan.parts[one.way.back].case.size_bytes)
-        found.append(PartLimit(*ceilings.of(plan.operation, case, backend, (plan.ranks,))))
-    return found
+    limits = []
+    for exchange in plan.exchanges:
+        case = replace(exchange.case, size_bytes=plan.parts[exchange.way.back].case.size_bytes)
+        limits.append(PartLimit(*ceilings.of(plan.operation, case, backend, (plan.ranks,))))
+    return limits
 
 
 def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, around: Around) -> StepRow:
     """Return the row with all measurements, at rank 0. `around.limits` has those of each exchange."""
     seconds = slowest(watched.measured.samples, plan.ranks, len(plan.turns))
-    taken = watched.measured.samples.shape[1] // len(plan.turns)
-    of_turns = plan.moved_bytes()
-    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
-    moved = of_turns[[at[place] for place in range(len(at))]]
+    rounds = watched.measured.samples.shape[1] // len(plan.turns)
+    moved = plan.moved_bytes()[_turns_of_routings(plan)]
     row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
         return row.replace(flags=tuple(dict.fromkeys((*around.context.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
     times = routed_times(seconds, plan)
     ceiling, expected_s, bound_s = _expected(plan, around.limits)
-    measured_s = np.array([each.value for each in times.each])
+    measured_s = np.array([time.value for time in times.each])
     passed = bound_s is not None and bool(np.any(measured_s * TOLERANCE < bound_s))
-    elsewhere, flags = around.judged(watched, passed, doubts(seconds.sum(axis=1), taken, None, 1))
-    withheld = elsewhere or passed
+    misleading, flags = around.judged(watched, passed, doubts(seconds.sum(axis=1), rounds, None, 1))
+    withheld = misleading or passed
     whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
     at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None
     result = _result(plan, times, len(seconds), moved, None if withheld else expected_s)
@@ -473,13 +474,14 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,
         flags=flags,
-        evidence={**around.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
+        evidence={**(around.context.evidence or {}), "rounds": len(seconds), "exchanges": len(plan.exchanges)},
     )  # fmt: skip
 
 
 def _times(times: RoutedTimes) -> Times:
     """Return the quantiles over the routings, of their medians."""
-    values, middle = np.sort([each.value for each in times.each]), times.spread.p50
+    values = np.sort([time.value for time in times.each])
+    middle = times.spread.p50
     return Times(
         middle.value or 0.0, middle.low, middle.high, float(values[0]), quantile(values, 0.95), quantile(values, 0.99), float(values[-1])
     )
@@ -490,14 +492,13 @@ def _expected(plan: RoutedPlan, limits: Sequence[PartLimit]) -> tuple[Ceiling, N
     parts = [plan.part(index) for index in range(len(plan.exchanges))]
     seconds = [least_s(part, limit.ceiling) for part, limit in zip(parts, limits, strict=True)]
     bounds = [least_s(part, limit.bound) for part, limit in zip(parts, limits, strict=True)]
-    unknown = next((limit.ceiling for limit, each in zip(limits, seconds, strict=True) if each is None), None)
+    unknown = next((limit.ceiling for limit, time_s in zip(limits, seconds, strict=True) if time_s is None), None)
     longest = unknown or limits[max(range(len(parts)), key=lambda index: seconds[index] or 0.0)].ceiling
-    at = sorted((turn.place, index) for index, turn in enumerate(plan.turns) if not turn.even)
 
-    def of_steps(each: Sequence[float | None]) -> NDArray[np.float64] | None:
-        if None in each:
+    def of_steps(by_exchange: Sequence[float | None]) -> NDArray[np.float64] | None:
+        if None in by_exchange:
             return None
-        return np.array([sum(each[index] or 0.0 for index in plan.steps[turn]) for _, turn in at])
+        return np.array([sum(by_exchange[index] or 0.0 for index in plan.steps[turn]) for turn in _turns_of_routings(plan)])
 
     return longest, of_steps(seconds), of_steps(bounds)
 
@@ -506,18 +507,19 @@ def _result(
     plan: RoutedPlan, times: RoutedTimes, rounds: int, moved: NDArray[np.float64], expected_s: NDArray[np.float64] | None
 ) -> RoutingResult:
     """Return the row's field `routing`. expected_s: [routings] seconds at the ceilings; None: unknown, or no percentage applies."""
-    routing, steps = plan.routing, []
+    routing = plan.routing
+    steps = []
     for place, number in enumerate(routing.steps):
         rank, share = routing.busiest(place)
-        value = times.each[place].value
-        expected = float(expected_s[place]) if expected_s is not None else None
-        steps.append(
-            RoutedStep(
-                number, _estimate(times.each[place]), _estimate(times.tax[place]), routing.imbalance(place), rank, share,
-                float(moved[place]), float(moved[place]) / value if value else None, float(moved[place]) / expected if expected else None,
-                100 * expected / value if expected and value else None,
-            )
+        time_s = times.each[place].value
+        step_expected_s = float(expected_s[place]) if expected_s is not None else None
+        moved_bytes = float(moved[place])
+        step = RoutedStep(
+            number, _estimate(times.each[place]), _estimate(times.tax[place]), routing.imbalance(place), rank, share, moved_bytes,
+            moved_bytes / time_s if time_s else None, moved_bytes / step_expected_s if step_expected_s else None,
+            100 * step_expected_s / time_s if step_expected_s and time_s else None,
         )  # fmt: skip
+        steps.append(step)
     copies = float(routing.tokens.sum()) / len(routing.steps) * 2 * routing.times
     dispatch, combine = (WayBytes(way.dtype, copies * way.token_bytes) for way in routing.ways)
     return RoutingResult(

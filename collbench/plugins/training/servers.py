@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import count
 from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +46,7 @@ from collbench.plugins.training.step_task import (
     StepLoop,
     TrainingRun,
     check_number,
+    pieces,
 )
 from collbench.plugins.training.workloads.parameter_server import REGIME, roles
 from collbench.plugins.training.workloads.step import Regime, Shape, Step
@@ -91,24 +92,27 @@ class OverMpi:
     def __init__(self) -> None:
         from mpi4py import MPI
 
-        self._mpi, self._comm = MPI, MPI.COMM_WORLD
+        self._mpi = MPI
+        self._comm = MPI.COMM_WORLD
 
     def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
         """Run the conversations with these ranks at the same time, until all have ended; `moved` is called after each message."""
         peers: list[int] = []
         requests: list[Any] = []
         for peer, talk in talks.items():
-            if (message := next(talk, None)) is not None:
+            message = next(talk, None)
+            if message is not None:
                 peers.append(peer)
                 requests.append(self._begin(peer, message))
         while requests:
-            run = self._mpi.Request.Waitany(requests)
+            complete = self._mpi.Request.Waitany(requests)
             moved()
-            message = next(talks[peers[run]], None)
+            peer = peers[complete]
+            message = next(talks[peer], None)
             if message is None:
-                del peers[run], requests[run]
+                del peers[complete], requests[complete]
             else:
-                requests[run] = self._begin(peers[run], message)
+                requests[complete] = self._begin(peer, message)
 
     def _begin(self, peer: int, message: ArrayMessage) -> Any:
         begin = self._comm.Irecv if message.receive else self._comm.Isend
@@ -146,33 +150,32 @@ class OverTorch:
         for thread in self._threads:
             thread.start()
         for _ in talks:
-            if error := ended.get():
+            error = ended.get()
+            if error:
                 raise error
 
     def _settle(self) -> None:
         """After a failure, wait until the conversations of other ranks with this one have ended: torch aborts if one continues."""
-        ending = time.monotonic() + _LEAVING_S
+        end_s = time.monotonic() + _LEAVING_S
         for thread in self._threads:
-            thread.join(max(0.0, ending - time.monotonic()))
+            thread.join(max(0.0, end_s - time.monotonic()))
 
     def _hold(self, peer: int, talk: Conversation, moved: Callable[[], None]) -> None:
-        while (message := self._next(talk)) is not None:
-            tensor, distributed = self._torch.from_numpy(message.data), self._torch.distributed
+        while True:
+            with self._between:
+                message = next(talk, None)
+            if message is None:
+                return
+            tensor = self._torch.from_numpy(message.data)
             if message.receive:
-                distributed.recv(tensor, src=peer, tag=_TAG)
+                self._torch.distributed.recv(tensor, src=peer, tag=_TAG)
             else:
-                distributed.send(tensor, dst=peer, tag=_TAG)
+                self._torch.distributed.send(tensor, dst=peer, tag=_TAG)
             moved()
-
-    def _next(self, talk: Conversation) -> ArrayMessage | None:
-        with self._between:
-            return next(talk, None)
 
 
 Messenger = OverMpi | OverTorch
 
-
-# Servers and workers of asynchronous training, and the messages of a worker with each server in a round.
 
 CAPABLE = ("mpi", "gloo")
 ROTATION_BYTES = 64 * 2**20  # buffers of a worker: larger than the caches, but not the whole model
@@ -207,7 +210,7 @@ class JobRoles(LibraryTraining):
     @property
     def largest(self) -> int:
         """The number of elements of the largest message."""
-        return max(count for shards in (self.pushes, self.pulls) for pieces in shards for _, count in pieces)
+        return max(count for by_server in (self.pushes, self.pulls) for pieces in by_server for _, count in pieces)
 
     def moved_bytes(self, step: Step, ranks: int) -> float:
         """Return the bytes that a worker pushes and pulls in a round."""
@@ -215,11 +218,9 @@ class JobRoles(LibraryTraining):
 
     def refusal(self, backend: Backend) -> ServersUnsupported | None:
         """Return why a backend cannot carry this training, or None."""
-        if backend.virtual:
-            return ServersUnsupported(backend.name, "simulated", tuple(CAPABLE))
-        if backend.name not in CAPABLE:
-            return ServersUnsupported(backend.name, "no waiting", tuple(CAPABLE))
-        return None
+        if backend.name in CAPABLE and not backend.virtual:
+            return None
+        return ServersUnsupported(backend.name, "simulated" if backend.virtual else "no waiting", CAPABLE)
 
     def bytes_at(self, rank: int) -> int:
         """Return the bytes of memory that a rank needs."""
@@ -230,7 +231,35 @@ class JobRoles(LibraryTraining):
 
     def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
         """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-        return _measure_asynchronous(self, run, session)
+        world = session.world
+        budget = session.request.budget
+        if session.request.sweep.each[0].device == "cuda":
+            return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
+        messenger: Messenger = OverMpi() if run.backend.api == "mpi" else OverTorch()
+        phase = f"{run.title}: asynchronous workers"
+        with world.watchdog.phase(f"{run.title}: making its buffers"):
+            if world.rank in self.servers:
+                report = RankReport(shard=Shard(self, self.servers.index(world.rank)))
+            else:
+                report = RankReport(pupil=Worker(self, world.rank))
+        world.allgather(None, f"{run.title}: beginning")
+        with world.extend_timeout(budget.max_time_s):
+            with world.watchdog.phase(phase):
+                _go_on(report, messenger, budget, world)
+            updates = world.allgather(len(report.round_s), phase)
+        pushed = {rank: updates[rank] for rank in self.workers}
+        checked = bool(session.request.check) and sum(updates) <= exact_updates(self.sums)
+        wrong = _verified(report, messenger, pushed, run, world) if checked else []
+        all_ranks = world.gather(_report(report, wrong), f"{run.title}: gathering")
+        if all_ranks is None:
+            return None
+        row = _row(self, run, session, all_ranks, checked)
+        crowded = session.crowded(run.backend, row.device)
+        ceiling = _ceiling(self, run.backend, session.ceilings, world)
+        # no percentage if ranks wait for cores, or if the bytes took another path
+        percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
+        flags = (*row.flags, "oversubscribed", *withholding) if crowded else (*row.flags, *withholding)
+        return row.compared_with(ceiling, percent).replace(flags=flags)
 
 
 def roles_of(step: Step, ranks: int) -> JobRoles:
@@ -241,28 +270,24 @@ def roles_of(step: Step, ranks: int) -> JobRoles:
     check_number(step)
     if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
         raise UsageError("asynchronous training consists of messages between workers and servers, but this step has others")
-    worker, dtype = step.exchanges[0].groups[0][0], dtype_named(step.exchanges[0].dtype)
-    pushes, pulls = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    worker = step.exchanges[0].groups[0][0]
+    dtype = dtype_named(step.exchanges[0].dtype)
+    pushes = defaultdict[int, list[int]](list)
+    pulls = defaultdict[int, list[int]](list)
     for exchange in step.exchanges:
         for first, second in exchange.groups:
             if worker not in (first, second):
                 raise UsageError(
                     f"{exchange.what}: a round has exchanges of rank {worker} only, but this one is between {first} and {second}"
                 )
-            to, server = (pushes, second) if first == worker else (pulls, first)
-            to[server] += [exchange.size_bytes // dtype.size] * exchange.times
+            counts = pushes[second] if first == worker else pulls[first]
+            counts += [exchange.size_bytes // dtype.size] * exchange.times
     servers = tuple(sorted(pushes))
     workers = tuple(rank for rank in range(ranks) if rank not in servers)
     if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
         raise UsageError(f"asynchronous training needs a worker besides {len(servers)} servers, but there are {ranks} ranks: start more")
-    return JobRoles(
-        servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype
-    )
-
-
-def _pieces(counts: Sequence[int]) -> Pieces:
-    """Return consecutive pieces with these numbers of elements, without the empty ones."""
-    return tuple((at, count) for at, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
+    pushed, pulled = (tuple(pieces(counts[server]) for server in servers) for counts in (pushes, pulls))
+    return JobRoles(servers, workers, pushed, pulled, dtype)
 
 
 # The work of servers and workers of asynchronous training: a server adds each gradient when it arrives, and replies with its model.
@@ -295,7 +320,8 @@ class Shard:
     """
 
     def __init__(self, roles: JobRoles, server: int) -> None:
-        self.roles, self.server = roles, server
+        self.roles = roles
+        self.server = server
         self.model = np.zeros(roles.elements(server), roles.sums.numpy)
         self.staleness: dict[int, Counter[int]] = {worker: Counter() for worker in roles.workers}
         self.applied: Counter[int] = Counter()
@@ -304,27 +330,26 @@ class Shard:
 
     def serve(self, worker: int) -> Conversation:
         """Receive updates and reply with the model, until the worker sends its end. Raises RunFailed for an update out of order."""
-        dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
-        inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
+        pushes = self.roles.pushes[self.server]
+        pulls = self.roles.pulls[self.server]
+        inbox, outbox = (np.zeros(max(n for _, n in pieces), self.roles.dtype.numpy) for pieces in (pushes, pulls))
         number = np.zeros(1, np.int64)
-        for run in count(1):
+        for expected in count(1):
             yield received(number)
             if number[0] == 0:
                 return
-            if number[0] != run:
-                here = self.roles.servers[self.server]
-                raise RunFailed(f"the server on rank {here} received update {number[0]} of rank {worker} instead of update {run}")
-            for at, many in pieces[0]:
-                yield received(inbox[:many])
-                self.add(at, inbox[:many])
+            if number[0] != expected:
+                rank = self.roles.servers[self.server]
+                raise RunFailed(f"the server on rank {rank} received update {number[0]} of rank {worker} instead of update {expected}")
+            for first, n in pushes:
+                yield received(inbox[:n])
+                self.add(first, inbox[:n])
             self._note(worker)
-            for at, many in pieces[1]:
-                outbox[:many] = self.model[at : at + many]
-                yield sent(outbox[:many])
+            yield from self._reply(outbox)
 
-    def add(self, at: int, part: NDArray[Any]) -> None:
-        """Add a piece of an update."""
-        target = self.model[at : at + len(part)]
+    def add(self, first: int, part: NDArray[Any]) -> None:
+        """Add a piece of an update, whose first element is element `first` of the model."""
+        target = self.model[first : first + len(part)]
         np.add(target, part.astype(target.dtype, copy=False), out=target)
 
     def _note(self, worker: int) -> None:
@@ -337,23 +362,26 @@ class Shard:
 
     def send_updates(self) -> Conversation:
         """Send the model again to a worker that compares it."""
-        outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
-        for at, many in self.roles.pulls[self.server]:
-            outbox[:many] = self.model[at : at + many]
-            yield sent(outbox[:many])
+        return self._reply(np.zeros(self.roles.largest, self.roles.dtype.numpy))
+
+    def _reply(self, outbox: NDArray[Any]) -> Conversation:
+        for first, n in self.roles.pulls[self.server]:
+            outbox[:n] = self.model[first : first + n]
+            yield sent(outbox[:n])
 
 
 class Worker:
     """A worker: its updates for each server, and memory for the pulled model. Both are larger than the caches if the model is."""
 
     def __init__(self, roles: JobRoles, rank: int) -> None:
-        self.roles, self.worker = roles, roles.workers.index(rank)
+        self.roles = roles
+        self.worker = roles.workers.index(rank)
         self._number = np.zeros(1, np.int64)
         self._gradients = []
         for server in range(len(roles.servers)):
             room = min(roles.elements(server), max(roles.largest, ROTATION_BYTES // roles.dtype.size)) + PERIOD
             self._gradients.append(np.resize(gradient(self.worker, server).astype(roles.dtype.numpy), room))
-        self._pulled = [np.zeros_like(each) for each in self._gradients]
+        self._pulled = [np.zeros_like(update) for update in self._gradients]
 
     def round(self, number: int) -> dict[int, Conversation]:
         """Return the conversations of one round: update `number` to every server, and the model in reply."""
@@ -367,43 +395,43 @@ class Worker:
 
     def _exchange(self, server: int) -> Conversation:
         yield sent(self._number)
-        for at, many in self.roles.pushes[server]:
-            yield sent(_window(self._gradients[server], at, many))
-        for at, many in self.roles.pulls[server]:
-            yield received(_window(self._pulled[server], at, many))
+        for first, n in self.roles.pushes[server]:
+            yield sent(_window(self._gradients[server], first, n))
+        for first, n in self.roles.pulls[server]:
+            yield received(_window(self._pulled[server], first, n))
 
-    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Conversation]:
-        """Return conversations that pull every server's model again and compare it. Mismatches are added to `found`.
+    def compare(self, updates: Sequence[int], rank: int, mismatches: list[Mismatch]) -> dict[int, Conversation]:
+        """Return conversations that pull every server's model again and compare it. Mismatches are added to `mismatches`.
 
         updates: the expected number of updates in the model, by worker.
         """
-        return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
+        return {server_rank: self._compare(server, updates, rank, mismatches) for server, server_rank in enumerate(self.roles.servers)}
 
-    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Conversation:
-        right, dtype = total(server, updates), self.roles.dtype
-        for at, many in self.roles.pulls[server]:
-            part = _window(self._pulled[server], at, many)
+    def _compare(self, server: int, updates: Sequence[int], rank: int, mismatches: list[Mismatch]) -> Conversation:
+        expected = total(server, updates)
+        for first, n in self.roles.pulls[server]:
+            part = _window(self._pulled[server], first, n)
             part.view(np.uint8)[:] = POISON
             yield received(part)
-            found += differences(part, np.roll(right, -(at % PERIOD)).astype(dtype.numpy), rank, _PULLED, at)
+            mismatches += differences(part, np.roll(expected, -(first % PERIOD)).astype(self.roles.dtype.numpy), rank, _PULLED, first)
 
 
-def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
-    """Return memory for `many` elements; its first element continues the pattern at element `at`."""
-    room = len(memory) - many + 1
-    start = at % room
-    start -= (start - at) % PERIOD
-    return memory[start + (PERIOD if start < 0 else 0) :][:many]
+def _window(memory: NDArray[Any], first: int, n: int) -> NDArray[Any]:
+    """Return memory for n elements; its first element continues the pattern at element `first`."""
+    start = first % (len(memory) - n + 1)
+    start -= (start - first) % PERIOD
+    return memory[start + (PERIOD if start < 0 else 0) :][:n]
 
 
 def total(server: int, updates: Sequence[int]) -> NDArray[np.int64]:
     """Return one period of a server's expected model, from the number of updates of each worker."""
-    return sum((many * gradient(worker, server) for worker, many in enumerate(updates)), start=np.zeros(PERIOD, np.int64))
+    return sum((n * gradient(worker, server) for worker, n in enumerate(updates)), start=np.zeros(PERIOD, np.int64))
 
 
-def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at: int = 0) -> list[Mismatch]:
-    """Return a list with the mismatch between the elements and repetitions of the period `right`; empty if they agree."""
-    wrong, first = 0, None
+def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, begin: int = 0) -> list[Mismatch]:
+    """Return a list with the mismatch between the elements from index `begin` on and the period `right`; empty if they agree."""
+    wrong = 0
+    first = None
     for start in range(0, len(got), _CHUNK):
         part = got[start : start + _CHUNK]
         bad = np.flatnonzero(part != np.resize(right, len(part)))
@@ -412,15 +440,15 @@ def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at
         wrong += bad.size
     if first is None:
         return []
-    return [Mismatch(rank, wrong, at + first, str(right[first % PERIOD]), str(got[first]), what)]
+    return [Mismatch(rank, wrong, begin + first, str(right[first % PERIOD]), str(got[first]), what)]
 
 
 def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mismatch]:
     """Return mismatches for the workers with more or fewer pushed updates than the server applied. The index is the worker's rank."""
     return [
-        Mismatch(rank, abs(many - shard.applied[worker]), worker, str(many), str(shard.applied[worker]), "updates of that rank applied")
-        for worker, many in pushed.items()
-        if many != shard.applied[worker]
+        Mismatch(rank, abs(number - shard.applied[worker]), worker, str(number), str(shard.applied[worker]), "updates of that rank applied")
+        for worker, number in pushed.items()
+        if number != shard.applied[worker]
     ]
 
 
@@ -452,7 +480,7 @@ class ServedTraining(LibraryTraining):
     @property
     def layout(self) -> ServerLayout:
         """Return the roles as the library needs them."""
-        counts = tuple(tuple(many for _, many in pieces) for pieces in self.roles.pushes)
+        counts = tuple(tuple(n for _, n in pieces) for pieces in self.roles.pushes)
         return ServerLayout(self.roles.servers, self.roles.workers, counts, self.roles.dtype.name)
 
     def bytes_at(self, rank: int) -> int:
@@ -461,20 +489,32 @@ class ServedTraining(LibraryTraining):
         A server needs its variables. A worker needs its gradients, and the pulled variables twice: the received message and the
         result.
         """
-        elements = [self.roles.elements(server) for server in range(len(self.roles.servers))]
-        serving = rank in self.roles.servers
-        return self.roles.dtype.size * (elements[self.roles.servers.index(rank)] if serving else 3 * sum(elements))
+        servers = self.roles.servers
+        if rank in servers:
+            return self.roles.dtype.size * self.roles.elements(servers.index(rank))
+        return self.roles.dtype.size * 3 * sum(map(self.roles.elements, range(len(servers))))
 
     def gradients(self, rank: int) -> list[NDArray[Any]]:
         """Return by server a worker's updates; empty at a server."""
         if rank in self.roles.servers:
             return []
-        worker, dtype = self.roles.workers.index(rank), self.roles.dtype.numpy
-        return [np.resize(gradient(worker, s).astype(dtype), self.roles.elements(s)) for s in range(len(self.roles.servers))]
+        updates = (gradient(self.roles.workers.index(rank), server) for server in range(len(self.roles.servers)))
+        return [np.resize(update.astype(self.roles.dtype.numpy), self.roles.elements(server)) for server, update in enumerate(updates)]
 
     def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
         """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-        return _measure_served(self, run, session)
+        assert run.step is not None
+        work = ServedWork(BackendContext(run.backend, {}, None), run.title, run.step, list(self.roles.workers), self)
+        result = session.engine.measure(work, session.request.budget)
+        assert isinstance(result, Measured)
+        if result.measured is None or result.wrong is None:
+            return None
+        flags = ["oversubscribed"] if session.crowded(run.backend, "cpu") else []
+        if session.request.check and not result.checked:
+            flags.append("too_many_updates")
+        row = run.measured(session, result, flags, result.wrong, result.checked, parameter_server="tf.distribute.Server")
+        busbw = row.moved_bytes / row.time_s.p50 if row.time_s and row.time_s.p50 else None
+        return row.replace(busbw_bytes_per_s=busbw, ceiling=no_ceiling(_NO_REFERENCE))
 
 
 def serves(backend: Backend, regime: Regime) -> bool:
@@ -483,11 +523,9 @@ def serves(backend: Backend, regime: Regime) -> bool:
 
 
 def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | ServersUnsupported:
-    """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
-    shape.
-    """
+    """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid shape."""
     if regime.asynchronous(shape):
-        return ServersUnsupported("tensorflow", "asynchronous", tuple(CAPABLE))
+        return ServersUnsupported("tensorflow", "asynchronous", CAPABLE)
     options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
     served = ServedTraining(roles_of(regime.step(replace(shape, options=options)), ranks))
     if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
@@ -519,29 +557,12 @@ class ServedWork(LibraryWork):
         """Compare one more step from zero, if the type holds the sums of all workers exactly."""
         if exact_updates(self.served.roles.dtype) < len(self.workers):
             return 0, []
-        wrong = [mismatch.as_json() for mismatch in _verify_served(self.title, self.library, self.served, world)]
-        all_ranks = world.gather(wrong, f"{self.title}: verifying")
-        return 1, None if all_ranks is None else [Mismatch(**values) for of_rank in all_ranks for values in of_rank]
+        return 1, self.gathered(_verify_served(self.title, self.library, self.served, world), world)
 
     def release(self, ready: PreparedCase) -> None:
         """End the servers."""
         assert self.world is not None
         self.library.close(self.world)
-
-
-def _measure_served(served: ServedTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    assert run.step is not None
-    work = ServedWork(BackendContext(run.backend, {}, None), run.title, run.step, list(served.roles.workers), served)
-    result = session.engine.measure(work, session.request.budget)
-    assert isinstance(result, Measured)
-    if result.measured is None or result.wrong is None:
-        return None
-    flags = ["oversubscribed"] if session.crowded(run.backend, "cpu") else []
-    if session.request.check and not result.checked:
-        flags.append("too_many_updates")
-    row = run.measured(session, result, flags, result.wrong, result.checked, parameter_server="tf.distribute.Server")
-    busbw = row.moved_bytes / row.time_s.p50 if row.time_s and row.time_s.p50 else None
-    return row.replace(busbw_bytes_per_s=busbw, ceiling=no_ceiling(_NO_REFERENCE))
 
 
 def _verify_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
@@ -555,21 +576,16 @@ def _verify_served(title: str, library: Any, served: ServedTraining, world: Worl
     world.allgather(None, f"{title}: clearing its sums")
     pulled = library.step() if world.rank in served.roles.workers else []
     world.allgather(None, f"{title}: verifying")
-    found = [wrong for server, parts in enumerate(pulled) for wrong in _compared(served, server, parts, (world.rank, _PULLED))]
+
+    def compared(server: int, variables: Sequence[NDArray[Any]], what: str) -> list[Mismatch]:
+        right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
+        got = np.concatenate([np.asarray(variable, served.roles.dtype.numpy) for variable in variables])
+        return differences(got, right, world.rank, what)
+
+    mismatches = [wrong for server, variables in enumerate(pulled) for wrong in compared(server, variables, _PULLED)]
     if world.rank in served.roles.servers:
-        server = served.roles.servers.index(world.rank)
-        found += _compared(served, server, library.sums(), (world.rank, _SUM))
-    return found
-
-
-def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]], place: tuple[int, str]) -> list[Mismatch]:
-    """Return the mismatches between a server's variables and the sum of all workers' gradients.
-
-    The last argument is (the rank that has these variables, their name in messages).
-    """
-    right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
-    got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
-    return differences(got, right, *place)
+        mismatches += compared(served.roles.servers.index(world.rank), library.sums(), _SUM)
+    return mismatches
 
 
 _NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"
@@ -584,105 +600,78 @@ class RankReport(msgspec.Struct):
     pupil: Worker | None = None
 
 
-def _measure_asynchronous(roles: JobRoles, run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    world, budget = session.world, session.request.budget
-    if session.request.sweep.each[0].device == "cuda":
-        return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
-    carrier: Messenger = OverMpi() if run.backend.api == "mpi" else OverTorch()
-    what = f"{run.title}: asynchronous workers"
-    with world.watchdog.phase(f"{run.title}: making its buffers"):
-        if world.rank in roles.servers:
-            done = RankReport(shard=Shard(roles, roles.servers.index(world.rank)))
-        else:
-            done = RankReport(pupil=Worker(roles, world.rank))
-    world.allgather(None, f"{run.title}: beginning")
-    with world.extend_timeout(budget.max_time_s):
-        with world.watchdog.phase(what):
-            _go_on(done, carrier, budget, world)
-        updates = world.allgather(len(done.round_s), what)
-    pushed = {rank: updates[rank] for rank in roles.workers}
-    checked = bool(session.request.check) and sum(updates) <= exact_updates(roles.sums)
-    wrong = _verified(done, carrier, pushed, run, world) if checked else []
-    all_ranks = world.gather(_report(done, wrong), f"{run.title}: gathering")
-    if all_ranks is None:
-        return None
-    row = _row(roles, run, session, all_ranks, checked)
-    crowded = session.crowded(run.backend, row.device)
-    ceiling = _ceiling(roles, run.backend, session.ceilings, world)
-    # no percentage if ranks wait for cores, or if the bytes took another path
-    percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
-    flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
-    return row.compared_with(ceiling, percent).replace(flags=flags)
-
-
-def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
+def _go_on(report: RankReport, messenger: Messenger, budget: Budget, world: World) -> None:
     """Run this rank: a server until all workers have ended, a worker for the budget's rounds or time."""
-    began = time.monotonic()
-    if done.shard:
-        _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
-    elif done.pupil:
-        while not done.round_s or (
-            len(done.round_s) < budget.iterations if budget.iterations else time.monotonic() - began < budget.max_time_s
-        ):
-            start = time.monotonic()
-            _hold(done.pupil.round(len(done.round_s) + 1), carrier, world)
-            done.round_s.append(time.monotonic() - start)
-        done.duration_s = time.monotonic() - began
-        _hold(done.pupil.farewell(), carrier, world)
+    begin_s = time.monotonic()
+    if report.shard:
+        _hold({worker: report.shard.serve(worker) for worker in report.shard.roles.workers}, messenger, world)
+    elif report.pupil:
+        goes_on = True
+        while goes_on:
+            start_s = time.monotonic()
+            _hold(report.pupil.round(len(report.round_s) + 1), messenger, world)
+            report.round_s.append(time.monotonic() - start_s)
+            goes_on = len(report.round_s) < budget.iterations if budget.iterations else time.monotonic() - begin_s < budget.max_time_s
+        report.duration_s = time.monotonic() - begin_s
+        _hold(report.pupil.farewell(), messenger, world)
 
 
-def _hold(talks: dict[int, Conversation], carrier: Messenger, world: World) -> None:
+def _hold(talks: dict[int, Conversation], messenger: Messenger, world: World) -> None:
     """Run conversations under the watchdog; each message counts as progress. Raises RunFailed for an error of the library."""
 
     def moved() -> None:
         world.watchdog.progress.value += 1
 
     try:
-        carrier.run(talks, moved)
+        messenger.run(talks, moved)
     except (CollbenchError, MemoryError):
         raise
     except Exception as error:
         raise RunFailed(f"a message between worker and server failed: {type(error).__name__}: {error}") from error
 
 
-def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], run: TrainingRun, world: World) -> list[Mismatch]:
+def _verified(report: RankReport, messenger: Messenger, pushed: dict[int, int], run: TrainingRun, world: World) -> list[Mismatch]:
     """Return the mismatches of a server's sums and applied updates, and of the model that workers pull afterwards."""
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     counts = list(pushed.values())
     with world.watchdog.phase(f"{run.title}: verifying"):
-        if done.shard:
-            right = total(done.shard.server, counts).astype(done.shard.model.dtype)
-            found = lost_updates(done.shard, pushed, world.rank) + differences(done.shard.model, right, world.rank, _SUM)
-            _hold({worker: done.shard.send_updates() for worker in pushed}, carrier, world)
-        elif done.pupil:
-            _hold(done.pupil.compare(counts, world.rank, found), carrier, world)
-    return found
+        if report.shard:
+            right = total(report.shard.server, counts).astype(report.shard.model.dtype)
+            mismatches = lost_updates(report.shard, pushed, world.rank) + differences(report.shard.model, right, world.rank, _SUM)
+            _hold({worker: report.shard.send_updates() for worker in pushed}, messenger, world)
+        elif report.pupil:
+            _hold(report.pupil.compare(counts, world.rank, mismatches), messenger, world)
+    return mismatches
 
 
-def _report(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
+def _report(report: RankReport, mismatches: Sequence[Mismatch]) -> dict[str, Any]:
     """Return this rank's report to rank 0."""
-    series = np.array(done.round_s)
-    stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
+    series = np.array(report.round_s)
+    stale: dict[str, dict[str, int]] = {}
+    if report.shard:
+        for rank, counts in report.shard.staleness.items():
+            stale[str(rank)] = {str(updates): times for updates, times in counts.items()}
     return {
-        "worker": done.pupil is not None, "rounds": len(done.round_s), "duration_s": done.duration_s, "stale": stale,
-        "times": asdict(times_of(series)) if done.round_s else None, "doubts": list(doubts(series, len(series), None, 1)),
-        "updates": done.shard.applied.total() if done.shard else 0, "wrong": [each.as_json() for each in wrong],
+        "worker": report.pupil is not None, "rounds": len(report.round_s), "duration_s": report.duration_s, "stale": stale,
+        "times": asdict(times_of(series)) if report.round_s else None, "doubts": list(doubts(series, len(series), None, 1)),
+        "updates": report.shard.applied.total() if report.shard else 0, "wrong": [mismatch.as_json() for mismatch in mismatches],
     }  # fmt: skip
 
 
 def _row(roles: JobRoles, run: TrainingRun, session: LaunchSession, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
     """Return the row. Times are those of the slowest worker."""
     workers = {rank: reply for rank, reply in enumerate(all_ranks) if reply["worker"] and reply["times"]}
-    slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
-    mismatches = [Mismatch(**one) for reply in all_ranks for one in reply["wrong"]]
+    slowest = max(workers.values(), key=lambda reply: float(reply["times"]["p50"]))
+    mismatches = [Mismatch(**mismatch) for reply in all_ranks for mismatch in reply["wrong"]]
     longest = max(reply["duration_s"] for reply in all_ranks)
     # the bytes that the busiest server receives while the workers run; it sends as many
-    taken = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
-    unchecked = session.request.check and not checked
-    flags = ["asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"]]
-    row = run.measured(session, None, flags, mismatches, int(checked))
+    received_bytes = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
+    flags = ["asynchronous"]
+    if session.request.check and not checked:
+        flags.append("too_many_updates")
+    row = run.measured(session, None, [*flags, *slowest["doubts"]], mismatches, int(checked))
     return row.replace(
-        n=slowest["rounds"], time_s=Times(**slowest["times"]), busbw_bytes_per_s=max(taken) / longest if longest else None,
+        n=slowest["rounds"], time_s=Times(**slowest["times"]), busbw_bytes_per_s=max(received_bytes) / longest if longest else None,
         staleness=_staleness(all_ranks, workers),
     )  # fmt: skip
 
@@ -692,29 +681,29 @@ def _ceiling(roles: JobRoles, backend: Backend, ceilings: Ceilings, world: World
 
     With fewer hosts than servers, it is the rate at which these hosts can send.
     """
-    host = [member.host for member in members_of(backend, world)]
-    serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
-    if serving & working:
+    host_of = [member.host for member in members_of(backend, world)]
+    worker_hosts = {host_of[rank] for rank in roles.workers}
+    if any(host_of[rank] in worker_hosts for rank in roles.servers):
         return no_ceiling(_NO_CEILING)
     case = Case("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
-    found = ceilings.of(P2P_BANDWIDTH, case, backend, ((roles.workers[0], roles.servers[0]),))[0]
-    if found.kind == "given" or not found.bytes_per_s:
-        return found
-    return replace(found, bytes_per_s=found.bytes_per_s * min(1.0, len(working) / len(roles.servers)))
+    ceiling = ceilings.of(P2P_BANDWIDTH, case, backend, ((roles.workers[0], roles.servers[0]),))[0]
+    if ceiling.kind == "given" or not ceiling.bytes_per_s:
+        return ceiling
+    return replace(ceiling, bytes_per_s=ceiling.bytes_per_s * min(1.0, len(worker_hosts) / len(roles.servers)))
 
 
 def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> Staleness:
     """Return quantiles of how many updates of other workers came between a pull and the next push: by worker and for all."""
-    seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
+    stale_by_rank: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
     for reply in all_ranks:
         for rank, stale in reply["stale"].items():
-            seen.setdefault(int(rank), Counter()).update({int(by): many for by, many in stale.items()})
+            stale_by_rank.setdefault(int(rank), Counter()).update({int(updates): times for updates, times in stale.items()})
     paces = [
-        WorkerPace(rank=rank, steps=reply["rounds"], steps_per_s=reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank]))
+        WorkerPace(rank=rank, steps=reply["rounds"], steps_per_s=reply["rounds"] / reply["duration_s"], **_quantiles(stale_by_rank[rank]))
         for rank, reply in workers.items()
     ]
     servers = [ServerUpdates(rank=rank, updates=reply["updates"]) for rank, reply in enumerate(all_ranks) if not reply["worker"]]
-    whole: Counter[int] = sum(seen.values(), Counter())
+    whole: Counter[int] = sum(stale_by_rank.values(), Counter())
     return Staleness(
         **_quantiles(whole), workers=tuple(paces), servers=tuple(servers), steps_per_s=sum(pace.steps_per_s or 0.0 for pace in paces),
         duration_s=max(reply["duration_s"] for reply in all_ranks),

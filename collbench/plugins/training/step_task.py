@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 import msgspec
@@ -56,13 +56,16 @@ from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupport
 from collbench.plugins.overlap.measurement import bind_started, loop_of
 from collbench.plugins.traces.recording import Recording
 from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
-from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
+from collbench.plugins.training.timeline import calls_of, check_timeline, slots_needed, timeline_s
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.units import format_bytes, plural
 
-# A parameter server: it sums the gradients of all ranks, in host memory.
+
+def pieces(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return (first element, number) of consecutive pieces with these numbers of elements, without the empty ones."""
+    return tuple((first, count) for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
 
 
 class _Server(msgspec.Struct, frozen=True):
@@ -80,27 +83,26 @@ class _Server(msgspec.Struct, frozen=True):
 
     def add(self, slot: int) -> None:
         """Add the shares in the order of the ranks. A share may be shorter than the sum, since its last element was rounded off."""
-        received, total = self.buffers.recv(self.driven, slot), self.totals[slot]
+        received = self.buffers.recv(self.driven, slot)
+        total = self.totals[slot]
         total[:] = 0
-        for at, count in self.shares:
-            np.add(total[:count], received[at : at + count], out=total[:count])
+        for begin, count in self.shares:
+            np.add(total[:count], received[begin : begin + count], out=total[:count])
 
 
 class ServerSums:
     """The servers of one part of a step that this process drives."""
 
     def __init__(self, ready: PreparedCase) -> None:
-        self._ready, self._servers = ready, list[_Server]()
+        self._ready = ready
+        self._servers: list[_Server] = []
         for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
             for driven, place in enumerate(buffers.places):
-                shares, at = [], 0
-                for block in ready.operation.expected_blocks(place):
-                    shares += [(at, block.count)] if block.count else []
-                    at += block.count
+                shares = pieces([block.count for block in ready.operation.expected_blocks(place)])
                 if shares:
                     totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.case.dtype.numpy)
-                    self._servers.append(_Server(group.ranks[place.rank], place, buffers, driven, tuple(shares), totals))
+                    self._servers.append(_Server(group.ranks[place.rank], place, buffers, driven, shares, totals))
 
     def program(self) -> Program:
         """Return the program that adds received data, slot by slot."""
@@ -125,25 +127,25 @@ class ServerSums:
 
         The order of the additions is known, so the comparison is exact in every type.
         """
-        found = []
+        wrong = []
         for server in self._servers:
             total = server.totals[slot]
             right = np.zeros_like(total)
             for expected in expected_blocks_of(self._ready.operation, seeded(server.place, slot)):
                 part = right[: expected.block.count]
                 np.add(part, expected.elements(0, expected.block.count), out=part)
-            width = f"u{right.itemsize}"
-            bad = np.flatnonzero(right.view(width) != total.view(width))
+            bits = f"u{right.itemsize}"
+            bad = np.flatnonzero(right.view(bits) != total.view(bits))
             if bad.size:
                 first = int(bad[0])
-                found.append(Mismatch(server.rank, int(bad.size), first, str(right[first]), str(total[first]), "what the server added up"))
-        return found
+                wrong.append(Mismatch(server.rank, int(bad.size), first, str(right[first]), str(total[first]), "what the server added up"))
+        return wrong
 
 
 _FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
 MOST_EXCHANGES = 100_000  # of a step: the loop stores a call for each, and no known model has 1,000
-# a prime above the seeds' differences between slots and groups, so that data in a buffer of another part is detected
-_BETWEEN_PARTS = 104_729
+# a prime above the seeds' differences between slots and groups, so that data in a buffer of another part or exchange is detected
+BETWEEN_SEEDS = 104_729
 
 
 class NamedGroups(Split, frozen=True):
@@ -204,24 +206,21 @@ class StepPart(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """A step on a backend: its parts, and the part of each exchange in their order.
-
-    computing_s   the longest time for which a rank computes in a step, of a step with a timeline; see `agree`
-    """
+    """A step on a backend: its parts, and the part of each exchange in their order."""
 
     step: Step
     parts: tuple[StepPart, ...]
     order: tuple[int, ...]
-    computing_s: float = 0.0
 
     @property
     def ordinals(self) -> list[int]:
         """By exchange how many exchanges of its part come before it."""
-        done, found = Counter[int](), list[int]()
+        earlier = Counter[int]()
+        ordinals = []
         for part in self.order:
-            found.append(done[part])
-            done[part] += 1
-        return found
+            ordinals.append(earlier[part])
+            earlier[part] += 1
+        return ordinals
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -238,21 +237,21 @@ def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
     check_number(step)
     if step.timeline:
         check_timeline(step, backend.ranks)
-    alike: dict[Exchange, int] = {}
-    turns = [alike.setdefault(replace(exchange, what="", times=1), len(alike)) for exchange in step.exchanges]
-    of_part: list[list[Exchange]] = [[] for _ in alike]
-    for exchange, turn in zip(step.exchanges, turns, strict=True):
+    part_of: dict[Exchange, int] = {}
+    order_once = [part_of.setdefault(replace(exchange, what="", times=1), len(part_of)) for exchange in step.exchanges]
+    exchanges_of: list[list[Exchange]] = [[] for _ in part_of]
+    for exchange, part in zip(step.exchanges, order_once, strict=True):
         _check(exchange, backend.ranks)
-        of_part[turn].append(exchange)
-    parts = tuple(_part(each, turn, request, backend) for turn, each in enumerate(of_part))
+        exchanges_of[part].append(exchange)
+    parts = tuple(_part(exchanges, number, request, backend) for number, exchanges in enumerate(exchanges_of))
     if not parts:
         raise UsageError("this step has no exchanges to measure: start more ranks, or use another regime")
-    order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
+    order = [part for exchange, part in zip(step.exchanges, order_once, strict=True) for _ in range(exchange.times)]
     return StepPlan(step, parts, tuple(order))
 
 
 def agree(plan: StepPlan, world: World) -> StepPlan:
-    """Return the plan with what follows from the timelines of all ranks: the buffers of each part, and the longest computing.
+    """Return the plan with the buffers of each part that follow from the timelines of all ranks.
 
     All ranks must call it, and each needs the timelines of its own ranks only. A plan without a timeline is returned unchanged.
     Raises UsageError on all ranks if a rank lacks its timeline, or if the ranks wait for one another.
@@ -260,19 +259,19 @@ def agree(plan: StepPlan, world: World) -> StepPlan:
     step = plan.step
     if not step.timeline:
         return plan
-    everyone = world.allgather(_own_timelines(plan, world), "comparing the ranks' timelines")
-    for known in everyone:
-        if known["wrong"]:
-            raise UsageError(known["wrong"])
-    in_flight = [max(known["in_flight"].get(str(part), 1) for known in everyone) for part in range(len(plan.parts))]
-    parts = tuple(replace(part, in_flight=number) for part, number in zip(plan.parts, in_flight, strict=True))
-    return replace(plan, parts=parts, computing_s=max(known["computing_s"] for known in everyone))
+    by_rank = world.allgather(_own_timelines(plan, world), "comparing the ranks' timelines")
+    for timelines in by_rank:
+        if timelines["wrong"]:
+            raise UsageError(timelines["wrong"])
+    in_flight = [max(timelines["in_flight"].get(str(part), 1) for timelines in by_rank) for part in range(len(plan.parts))]
+    parts = tuple(replace(part, in_flight=buffers) for part, buffers in zip(plan.parts, in_flight, strict=True))
+    return replace(plan, parts=parts)
 
 
 def _own_timelines(plan: StepPlan, world: World) -> dict[str, Any]:
-    """Return what a rank's timelines need, JSON-ready: by part the buffers in flight, if several; and the longest computing."""
-    step, number, ordinals = plan.step, len(plan.parts), plan.ordinals
-    own = [actions for actions in step.timeline if actions]
+    """Return what a rank's timelines need, JSON-ready: by part the buffers in flight, if several."""
+    step = plan.step
+    timelines = [actions for actions in step.timeline if actions]
     wrong = None
     try:
         if world.rank in plan.ranks and not step.timeline[world.rank]:
@@ -280,9 +279,10 @@ def _own_timelines(plan: StepPlan, world: World) -> dict[str, Any]:
         timeline_s(step, [0.0] * len(step.exchanges))
     except UsageError as error:
         wrong = str(error)
-    each = [slots_needed(actions, plan.order, ordinals, number) for actions in own]
-    most = {str(part): max(slots) for part, slots in enumerate(zip(*each, strict=True)) if max(slots) > 1}
-    return {"wrong": wrong, "in_flight": most, "computing_s": max(map(computing_s, own), default=0.0)}
+    ordinals = plan.ordinals
+    slots_by_rank = [slots_needed(actions, plan.order, ordinals, len(plan.parts)) for actions in timelines]
+    in_flight = {str(part): max(slots) for part, slots in enumerate(zip(*slots_by_rank, strict=True)) if max(slots) > 1}
+    return {"wrong": wrong, "in_flight": in_flight}
 
 
 def check_number(step: Step) -> None:
@@ -298,27 +298,31 @@ def _check(exchange: Exchange, ranks: int) -> None:
     sizes = {len(group) for group in exchange.groups}
     if not disjoint(exchange.groups) or len(sizes) != 1 or 0 in sizes:
         raise UsageError(f"{exchange.what}: its groups {exchange.groups} must be disjoint and of one size")
-    strange = [rank for group in exchange.groups for rank in group if not 0 <= rank < ranks]
-    if strange:
-        raise UsageError(f"{exchange.what}: rank {strange[0]} is not among the {ranks} ranks: start more")
+    invalid = [rank for group in exchange.groups for rank in group if not 0 <= rank < ranks]
+    if invalid:
+        raise UsageError(f"{exchange.what}: rank {invalid[0]} is not among the {ranks} ranks: start more")
     if operation_of(exchange).pair and sizes != {2}:
         raise UsageError(f"{exchange.what}: {exchange.operation} is between two ranks, not {max(sizes)}")
 
 
-def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) -> StepPart:
-    first, last = alike[0], alike[-1]
-    operation, times = operation_of(first), sum(exchange.times for exchange in alike)
+def _part(exchanges: list[Exchange], number: int, request: Request, backend: Backend) -> StepPart:
+    first = exchanges[0]
+    last = exchanges[-1]
+    operation = operation_of(first)
+    times = sum(exchange.times for exchange in exchanges)
     what = first.what if first.what == last.what else f"{first.what} … {last.what}"
     case = _case(first, operation, times, request, backend)
-    return StepPart(what, first, operation, replace(case, seed=case.seed + turn * _BETWEEN_PARTS), times, (first.what, last.what))
+    return StepPart(what, first, operation, replace(case, seed=case.seed + number * BETWEEN_SEEDS), times, (first.what, last.what))
 
 
 def _case(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Case:
-    sweep, n, dtype = request.sweep.each[0], len(exchange.groups[0]), dtype_named(exchange.dtype)
-    if exchange.size_bytes < dtype.size * operation.parts(n) and not operation.is_barrier:
-        least = dtype.size * operation.parts(n)
+    sweep = request.sweep.each[0]
+    n = len(exchange.groups[0])
+    dtype = dtype_named(exchange.dtype)
+    least_bytes = dtype.size * operation.parts(n)
+    if exchange.size_bytes < least_bytes and not operation.is_barrier:
         raise UsageError(
-            f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least} bytes): "
+            f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least_bytes} bytes): "
             "choose a larger model, or start fewer ranks"
         )
     requested = replace(
@@ -329,7 +333,8 @@ def _case(exchange: Exchange, operation: Operation, times: int, request: Request
     )  # fmt: skip
     *_, case = requested.cases(backend.name, n)  # with a forced algorithm or protocol the library's own choice comes before it
     whole = exchange.groups == (tuple(range(backend.ranks)),)
-    case = case if operation.pair or whole else replace(case, split=_named_groups(exchange.groups))
+    if not (operation.pair or whole):
+        case = replace(case, split=_named_groups(exchange.groups))
     # gradients are all-reduced in place, as in training; others use the default
     if case.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
         return case.placed(True)
@@ -344,11 +349,16 @@ def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str
     """Return why a step's buffers do not fit this host or its GPUs; None if they fit."""
     device = backend.free_bytes(plan.parts[0].case)
     here = backend.ranks if backend.virtual else len(world.on_host())
-    need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
-    free = device if device is not None else free_bytes()
+    if device is None:
+        need = sum(_on_host(plan, here))
+        free = free_bytes()
+        place_text = f"for its {plural(here, 'rank')}"
+    else:
+        need = sum(_on_device(plan))
+        free = device
+        place_text = "on each GPU"
     if need <= free:
         return None
-    place_text = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
     return (
         f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {place_text}, but only {format_bytes(free)} is free: "
         "use a smaller model, or smaller exchanges (--bucket, --microbatch; of fsdp more --layers)"
@@ -359,20 +369,16 @@ def _on_device(plan: StepPlan) -> Iterator[int]:
     return (_used(part, bytes_needed(part.operation, part.case, part.width)) for part in plan.parts)
 
 
-def _used(part: StepPart, of_all_slots: int) -> int:
-    """Return the bytes of the slots that the step uses."""
-    return of_all_slots * part.slots // slots_for(part.case)
+def _used(part: StepPart, all_slots_bytes: int) -> int:
+    return all_slots_bytes * part.slots // slots_for(part.case)
 
 
-def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
+def _on_host(plan: StepPlan, ranks_here: int) -> Iterator[int]:
     """Yield the host memory of every part. A server's sums need as much memory as its received data."""
     for part in plan.parts:
-        taking = min(here, part.width * len(part.groups))
-        yield _used(part, bytes_on_host(part.operation, part.case, part.width, taking, len(part.groups)))
-        yield taking * part.slots * part.case.size_bytes if part.exchange.adds else 0
-
-
-# A training step, prepared on all ranks, timed as one iteration, with each part also measured alone, and its data verified.
+        ranks = min(ranks_here, part.width * len(part.groups))
+        yield _used(part, bytes_on_host(part.operation, part.case, part.width, ranks, len(part.groups)))
+        yield ranks * part.slots * part.case.size_bytes if part.exchange.adds else 0
 
 
 class PreparedPart(msgspec.Struct, frozen=True):
@@ -401,11 +407,6 @@ class PreparedStep(msgspec.Struct, frozen=True):
     ready: PreparedCase
     no_overlap: Fact | None = None
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags of the step's row that follow from how it runs."""
-        return (NO_OVERLAP,) if self.no_overlap else ()
-
 
 class PartNotPrepared(Fact, frozen=True):
     """A part of a training step cannot run on the backend: the part, and the reason."""
@@ -416,22 +417,20 @@ class PartNotPrepared(Fact, frozen=True):
 
 
 def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | PartNotPrepared:
-    """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
-    on all.
-    """
-    found: list[PreparedPart] = []
+    """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same on all."""
+    parts: list[PreparedPart] = []
     if plan.step.timeline and not runs_timelines(stage):
         return PartNotPrepared(title, TimelineUnsupported(stage.backend.name))
     for part in plan.parts:
-        one = _prepare(part, stage, world)
-        if isinstance(one, Fact):
-            release_step(found, stage.backend)
-            return PartNotPrepared(part.what, one)
-        found.append(one)
+        prepared = _prepare(part, stage, world)
+        if isinstance(prepared, Fact):
+            release_step(parts, stage.backend)
+            return PartNotPrepared(part.what, prepared)
+        parts.append(prepared)
     no_overlap = None
     if plan.step.timeline:
-        found, no_overlap = startable(found, stage, world)
-    return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world), no_overlap)
+        parts, no_overlap = startable(parts, stage, world)
+    return PreparedStep(plan, tuple(parts), _whole(title, plan, parts, stage, world), no_overlap)
 
 
 def runs_timelines(stage: BackendContext) -> bool:
@@ -439,7 +438,7 @@ def runs_timelines(stage: BackendContext) -> bool:
     return isinstance(stage.backend, NonBlockingBackend) and len(stage.driven) <= 1
 
 
-def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World) -> tuple[list[PreparedPart], Fact | None]:
+def startable(parts: Sequence[PreparedPart], stage: BackendContext, world: World) -> tuple[list[PreparedPart], Fact | None]:
     """Return the parts with the programs that start them, after a trial; or as they are, with the first reason of a rank.
 
     All ranks call. If one part cannot be started, none is: exchanges that run to their end between others that were started could
@@ -447,26 +446,26 @@ def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World
     """
     started: list[NonBlocking] = []
     reason = None
-    for one in found:
-        bound = bind_started(one.ready, stage.backend)
-        if isinstance(bound, Fact):
-            reason = bound
+    for part in parts:
+        programs = bind_started(part.ready, stage.backend)
+        if isinstance(programs, Fact):
+            reason = programs
             break
-        started.append(bound)
+        started.append(programs)
     first = world.first_error(None if reason is None else as_json(reason), f"asking {stage.backend.name} what it can start")
     if first is not None:
-        return list(found), decode_reason(first)
-    for one, each in zip(found, started, strict=True):
-        both = joined([replace(each.start, slots=each.start.slots[:1]), replace(each.wait, slots=each.wait.slots[:1])])
-        with phase(one.ready, world, "starting it and waiting for it"):
+        return list(parts), decode_reason(first)
+    for part, programs in zip(parts, started, strict=True):
+        both = joined([replace(program, slots=program.slots[:1]) for program in (programs.start, programs.wait)])
+        with phase(part.ready, world, "starting it and waiting for it"):
             loop_of(both, stage, world).run(1, slot=0)
-    return [replace(one, started=each) for one, each in zip(found, started, strict=True)], None
+    return [replace(part, started=programs) for part, programs in zip(parts, started, strict=True)], None
 
 
 def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
     """Free the groups that were created for these parts only."""
-    for one in parts:
-        release(one.ready, backend)
+    for part in parts:
+        release(part.ready, backend)
 
 
 def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPart | Fact:
@@ -490,51 +489,59 @@ def _loop(program: Program, stage: BackendContext, world: World) -> Loop:
     return Loop(Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress))
 
 
-def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
+def _whole(title: str, plan: StepPlan, parts: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
-    case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
-    operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
-    turns = list(turns_of(plan, found))
+    case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, parts[0].ready.case.device)
+    operation = step_operation(title)
+    turns = list(turns_of(plan, parts))
+    # verification uses each buffer once: a second in-place sum would add to the first
     if plan.step.timeline:
-        programs = [_timeline_program(plan, found, each, stage) for each in (turns, _first_uses(turns))]
-        timed, once = (loop_of(program, stage, world) for program in programs)
+        program = _timeline_program(plan, parts, turns, stage)
+        timed = loop_of(program, stage, world)
+        once = loop_of(_timeline_program(plan, parts, _first_uses(turns), stage), stage, world)
     else:
-        # each buffer once: a second in-place sum would add to the first
-        programs = [_program(found, each) for each in (turns, list(dict.fromkeys(turns)))]
-        timed, once = (_loop(program, stage, world) for program in programs)
-    buffers = tuple(each for one in found for each in one.ready.buffers)
+        program = _program(parts, turns)
+        timed = _loop(program, stage, world)
+        once = _loop(_program(parts, list(dict.fromkeys(turns))), stage, world)
+    buffers = tuple(chain.from_iterable(part.ready.buffers for part in parts))
     own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
-    must = partial(must_cross, found)
-    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, timed, once, program=programs[0], must=must)
+    must = partial(must_cross, parts)
+    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, timed, once, program=program, must=must)
+
+
+def step_operation(title: str) -> Operation:
+    """Return the operation that stands for a whole step."""
+    return Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
 
 
 def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes that must leave and reach each host in a step, with any algorithm."""
-    each = [
-        (
-            one.part.times,
-            least(one.ready.operation, one.ready.case, one.part.groups, {rank: host_of[rank] for rank in taking_part(one.part)}),
-        )
-        for one in parts
-    ]
-    hosts = set(host_of.values())
-    out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
-    into = {host: sum(times * one.into.get(host, 0.0) for times, one in each) for host in hosts}
-    return LeastBytes(out, into, sum(times * one.total for times, one in each))
+    out = dict.fromkeys(host_of.values(), 0.0)
+    into = dict.fromkeys(host_of.values(), 0.0)
+    total = 0.0
+    for prepared in parts:
+        part = prepared.part
+        hosts = {rank: host_of[rank] for rank in taking_part(part)}
+        once = least(prepared.ready.operation, prepared.ready.case, part.groups, hosts)
+        total += part.times * once.total
+        for host in out:
+            out[host] += part.times * once.out.get(host, 0.0)
+            into[host] += part.times * once.into.get(host, 0.0)
+    return LeastBytes(out, into, total)
 
 
-def turns_of(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
+def turns_of(plan: StepPlan, parts: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
     """Yield (part, slot) of every exchange."""
-    return ((part, ordinal % found[part].part.slots) for part, ordinal in zip(plan.order, plan.ordinals, strict=True))
+    return ((part, ordinal % parts[part].part.slots) for part, ordinal in zip(plan.order, plan.ordinals, strict=True))
 
 
-def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
+def _program(parts: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
     """Return the exchanges in this order. A rank that takes no part in one has one slot without calls."""
     programs = []
     for part, slot in turns:
-        program = found[part].program
+        program = parts[part].program
         programs.append(replace(program, slots=(program.slots[slot % len(program.slots)],), once=None))
-    explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # slots without calls cannot fail
+    explain = next((program.explain for program in programs if program.slots[0]), programs[0].explain)  # slots without calls cannot fail
     return replace(joined(programs), explain=explain)
 
 
@@ -545,27 +552,29 @@ def _first_uses(turns: Sequence[tuple[int, int]]) -> list[tuple[int, int] | None
 
 
 def _timeline_program(
-    plan: StepPlan, found: Sequence[PreparedPart], turns: Sequence[tuple[int, int] | None], stage: BackendContext
+    plan: StepPlan, parts: Sequence[PreparedPart], turns: Sequence[tuple[int, int] | None], stage: BackendContext
 ) -> Program:
     """Return this rank's timeline: an exchange without a turn is left out. Without `started` each runs to its end where it starts."""
     backend = stage.backend
     assert isinstance(backend, NonBlockingBackend)
 
     def start(exchange: int) -> Sequence[Call]:
-        if (turn := turns[exchange]) is None:
+        turn = turns[exchange]
+        if turn is None:
             return ()
-        one, slot = found[turn[0]], turn[1]
-        return (one.started.start if one.started else one.program).slots[slot]
+        part, slot = turn
+        started = parts[part].started
+        return (started.start if started else parts[part].program).slots[slot]
 
     def wait(exchange: int) -> Sequence[Call]:
         turn = turns[exchange]
-        started = found[turn[0]].started if turn else None
+        started = parts[turn[0]].started if turn else None
         return started.wait.slots[turn[1]] if started and turn else ()
 
-    own = [plan.step.timeline[rank] for rank in stage.driven]
-    calls = tuple(call for actions in own for call in calls_of(actions, start, wait, lambda seconds: (backend.compute(seconds),)))
-    explain = next((one.program.explain for one in found if any(one.program.slots)), found[0].program.explain)
-    return Program((calls,), keep=tuple(found), explain=explain)
+    timelines = [plan.step.timeline[rank] for rank in stage.driven]
+    calls = tuple(call for actions in timelines for call in calls_of(actions, start, wait, lambda seconds: (backend.compute(seconds),)))
+    explain = next((part.program.explain for part in parts if any(part.program.slots)), parts[0].program.explain)
+    return Program((calls,), keep=tuple(parts), explain=explain)
 
 
 def time_parts(
@@ -576,18 +585,17 @@ def time_parts(
     A part is left out if its first call took longer than the budget, or if the parts before it used the whole budget up. So the parts that
     move most come first. The ranks synchronize before each exchange.
     """
-    world, virtual = engine.world, stage.backend.virtual
     share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
-    found: list[Measurement | None] = [None] * len(step.parts)
-    left_out, ending = False, time.monotonic() + budget.max_time_s
-    for place in sorted(range(len(step.parts)), key=lambda each: -_moved_once(step.parts[each].part)):
-        one = step.parts[place]
-        fits = virtual or (one.ready.first_call_s <= budget.max_time_s and time.monotonic() < ending)
-        if world.broadcast(fits, "planning the parts"):
-            found[place] = engine.sample(PartWork(stage, one), one.ready, share, one.loop)
+    results: list[Measurement | None] = [None] * len(step.parts)
+    flags: tuple[str, ...] = ()
+    end_s = time.monotonic() + budget.max_time_s
+    for number, part in sorted(enumerate(step.parts), key=lambda numbered: -_moved_once(numbered[1].part)):
+        fits = stage.backend.virtual or (part.ready.first_call_s <= budget.max_time_s and time.monotonic() < end_s)
+        if engine.world.broadcast(fits, "planning the parts"):
+            results[number] = engine.sample(PartWork(stage, part), part.ready, share, part.loop)
         else:
-            left_out = True
-    return found, ("parts_left_out",) if left_out else ()
+            flags = ("parts_left_out",)
+    return results, flags
 
 
 def taking_part(part: StepPart) -> list[int]:
@@ -602,21 +610,21 @@ def step_checks(step: PreparedStep, calls: int) -> Iterator[VerificationTurn]:
         yield VerificationTurn(fills, partial(step.ready.checking.run, 1, slot=0), [partial(_mismatches, part) for part in step.parts])
 
 
-def _fill(one: PreparedPart) -> None:
-    """Fill the buffers of a part for verification."""
-    for slot in range(one.part.slots):
-        for buffers in one.ready.buffers:
+def _fill(prepared: PreparedPart) -> None:
+    for slot in range(prepared.part.slots):
+        for buffers in prepared.ready.buffers:
             buffers.fill(slot, for_check=True)
-    if one.adding:
-        one.adding.spoil()
+    if prepared.adding:
+        prepared.adding.spoil()
 
 
-def _mismatches(one: PreparedPart) -> list[Mismatch]:
+def _mismatches(prepared: PreparedPart) -> list[Mismatch]:
     """Return the mismatches of all received data, and of the sums computed from it, with the name of the part."""
-    mismatches = [mismatch for slot in range(one.part.slots) for mismatch in mismatches_in(one.ready, slot)]
-    if one.adding:
-        mismatches += [wrong for slot in range(one.part.slots) for wrong in one.adding.mismatches(slot)]
-    return [replace(mismatch, what=one.part.what) for mismatch in mismatches]
+    slots = range(prepared.part.slots)
+    mismatches = [mismatch for slot in slots for mismatch in mismatches_in(prepared.ready, slot)]
+    if prepared.adding:
+        mismatches += chain.from_iterable(map(prepared.adding.mismatches, slots))
+    return [replace(mismatch, what=prepared.part.what) for mismatch in mismatches]
 
 
 @dataclass
@@ -652,9 +660,6 @@ class PartWork(Work):
         return Stopping.short_measurement(budget, ready.case.size_bytes, taking_part(self.part.part))
 
 
-# The row of a step, from the samples of the step and of its parts alone: times, bytes, and percentages of the ceilings.
-
-Seconds = Mapping[int, float | None]
 # the interval of the reference's own rate, which has another unit
 NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
 _OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
@@ -669,31 +674,31 @@ class PartLimit(msgspec.Struct, frozen=True):
 
 def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
     """Return the limits of each part, at rank 0."""
-    return [PartLimit(*ceilings.of(one.ready.operation, one.ready.case, backend, one.part.groups)) for one in step.parts]
+    return [PartLimit(*ceilings.of(part.ready.operation, part.ready.case, backend, part.part.groups)) for part in step.parts]
 
 
-def path_s(plan: StepPlan, each: Seconds) -> float | None:
-    """Return the seconds of a step from those of its parts (`each`); None if one of them is unknown.
+def path_s(plan: StepPlan, seconds_of: Mapping[int, float | None]) -> float | None:
+    """Return the seconds of a step from those of its parts; None if one of them is unknown.
 
     Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready, and
     ends on all of them at the same time. With a timeline: see `timeline_s`.
     """
-    if None in each.values():
+    if None in seconds_of.values():
         return None
     if plan.step.timeline:
-        return timeline_s(plan.step, [each[part] or 0.0 for part in plan.order])
-    free = dict.fromkeys(plan.ranks, 0.0)
-    for turn, alike in groupby(plan.order):
-        seconds = (each[turn] or 0.0) * len(list(alike))
-        for group in plan.parts[turn].groups:
-            free.update(dict.fromkeys(group, max(free[rank] for rank in group) + seconds))
-    return max(free.values())
+        return timeline_s(plan.step, [seconds_of[part] or 0.0 for part in plan.order])
+    free_s = dict.fromkeys(plan.ranks, 0.0)
+    for part, repeats in groupby(plan.order):
+        seconds = (seconds_of[part] or 0.0) * len(list(repeats))
+        for group in plan.parts[part].groups:
+            free_s.update(dict.fromkeys(group, max(free_s[rank] for rank in group) + seconds))
+    return max(free_s.values())
 
 
 def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
     """Return the seconds of one exchange at a ceiling: None without a ceiling, 0 for an exchange that moves no data."""
-    of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
-    moved = _moved_once(part) if of_rank else part.case.size_bytes * part.operation.bus_factor(part.width)
+    is_rank_rate = ceiling is not None and ceiling.kind in _OF_RANKS
+    moved = _moved_once(part) if is_rank_rate else part.case.size_bytes * part.operation.bus_factor(part.width)
     if not moved:
         return 0.0
     return moved / ceiling.bytes_per_s if ceiling and ceiling.bytes_per_s else None
@@ -706,30 +711,31 @@ def rate_at(part: StepPart, ceiling: Ceiling | None) -> float | None:
 
 
 def with_figures(
-    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measurement | None], around: Around
+    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, alone_measurements: Sequence[Measurement | None], around: Around
 ) -> StepRow:
     """Return the row with all measurements, at rank 0.
 
-    looks: the measurement of each part alone; None for a part without one.
+    alone_measurements: of each part; None for a part without one.
     """
     series = slowest(watched.measured.samples, step.ready.timed)
-    taken = sound(watched.measured.samples, step.ready.timed)
-    known = times_of(series) if len(series) else None
+    n_sound = len(sound(watched.measured.samples, step.ready.timed))
+    times = times_of(series) if len(series) else None
     alone: list[Times | None] = []
-    for one, look in zip(step.parts, looks, strict=True):
-        times = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
-        alone.append(times_of(times) if len(times) else None)
-    how = [{"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []} for look in looks]
-    ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
-    passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
-    elsewhere, flags = around.judged(watched, passed, doubts(series, len(taken), None, 1))
-    percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not (elsewhere or passed) else None
+    parts_alone = []
+    for part, measurement in zip(step.parts, alone_measurements, strict=True):
+        part_series = slowest(measurement.samples, taking_part(part.part)) if measurement else np.empty(0)
+        alone.append(times_of(part_series) if len(part_series) else None)
+        parts_alone.append({"n": measurement.samples.shape[1], "flags": measurement.flags} if measurement else {"n": 0, "flags": []})
+    ceiling, ceiling_s, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
+    passed = bool(times and bound_s and times.p50 * TOLERANCE < bound_s)
+    withheld, flags = around.judged(watched, passed, doubts(series, n_sound, None, 1))
+    percent = 100 * ceiling_s / times.p50 if times and ceiling_s and times.p50 and not (withheld or passed) else None
     return row.compared_with(ceiling, percent).replace(
-        n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling_time_s=seconds,
-        busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None,
-        parts=tuple(_measured_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)),
-        parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
-        flags=flags, evidence={**around.evidence, "parts_alone": how},
+        n=len(series), time_s=times, stopped=watched.measured.stopped, ceiling_time_s=ceiling_s,
+        busbw_bytes_per_s=row.moved_bytes / times.p50 if times and times.p50 else None,
+        parts=tuple(_measured_part(*measured, withheld) for measured in zip(step.parts, alone, around.limits, strict=True)),
+        parts_time_s=path_s(step.plan, {number: part.p50 if part else None for number, part in enumerate(alone)}),
+        flags=flags, evidence={**(around.context.evidence or {}), "parts_alone": parts_alone},
     )  # fmt: skip
 
 
@@ -739,37 +745,36 @@ class Around(msgspec.Struct, frozen=True):
     limits: Sequence[PartLimit]
     context: RowContext
 
-    @property
-    def evidence(self) -> Mapping[str, Any]:
-        """The evidence."""
-        return self.context.evidence or {}
-
-    def judged(self, watched: MonitoredMeasurement, passed: bool, seen: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
-        """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; seen: flags of the samples."""
+    def judged(self, watched: MonitoredMeasurement, passed: bool, of_samples: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
+        """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; of_samples: flags."""
         disturbed = any(limit.ceiling.disturbed for limit in self.limits)
-        doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
-        flags = dict.fromkeys((*self.context.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
-        return self.context.withheld or disturbed, tuple(flags)
+        flags = list(self.context.flags)
+        if disturbed:
+            flags.append("reference_disturbed")
+        if passed:
+            flags.append("above_bound")
+        flags += (*watched.measured.flags, *watched.flags, *of_samples)
+        return self.context.withheld or disturbed, tuple(dict.fromkeys(flags))
 
 
 def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
     """Return (the step's ceiling, its seconds at the ceilings, its seconds at the hard limits); None if a part has none."""
-    seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
-    bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
-    whole = path_s(plan, seconds)
-    unknown = next((limits[turn].ceiling for turn, each in seconds.items() if each is None), None)
-    if unknown or not whole:
+    ceiling_s = {number: least_s(part, limit.ceiling) for number, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
+    bound_s = {number: least_s(part, limit.bound) for number, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
+    step_s = path_s(plan, ceiling_s)
+    unknown = next((limits[number].ceiling for number, part_s in ceiling_s.items() if part_s is None), None)
+    if unknown or not step_s:
         return unknown or no_ceiling("it moves nothing"), None, None
-    longest = max(seconds, key=lambda turn: (seconds[turn] or 0.0) * plan.parts[turn].times)
-    return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **NO_INTERVAL), whole, path_s(plan, bounds)
+    longest = max(ceiling_s, key=lambda number: (ceiling_s[number] or 0.0) * plan.parts[number].times)
+    return replace(limits[longest].ceiling, bytes_per_s=moved / step_s, **NO_INTERVAL), step_s, path_s(plan, bound_s)
 
 
-def _measured_part(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> PartRow:
-    part, moved = one.part, _moved_once(one.part)
+def _measured_part(prepared: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> PartRow:
+    part = prepared.part
+    moved = _moved_once(part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
-    rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
-    ceiling = replace(limit.ceiling, bytes_per_s=rate, **NO_INTERVAL)
-    percent, _ = against_limits(busbw, ceiling, bound, withheld)
+    ceiling = replace(limit.ceiling, bytes_per_s=rate_at(part, limit.ceiling), **NO_INTERVAL)
+    percent, _ = against_limits(busbw, ceiling, rate_at(part, limit.bound), withheld)
     return PartRow(
         what=part.what, ends=part.ends, operation=part.operation.name, groups=len(part.groups), group_ranks=part.width,
         size_bytes=part.case.size_bytes, times=part.times, moved_bytes=moved * part.times, time_s=times, busbw_bytes_per_s=busbw,
@@ -778,7 +783,6 @@ def _measured_part(one: PreparedPart, times: Times | None, limit: PartLimit, wit
 
 
 def _moved_once(part: StepPart) -> float:
-    """Return the bytes of the busiest rank in one exchange."""
     return max(bytes_of(replace(part.whole, times=1), part.width))
 
 
@@ -830,7 +834,8 @@ class LibraryTraining(ABC):
 def library_too_large(title: str, training: LibraryTraining, world: World) -> str | None:
     """Return why the buffers of this host's ranks do not fit its memory; None if they fit."""
     here = [member.rank for member in world.on_host()]
-    need, free = sum(map(training.bytes_at, here)), free_bytes()
+    need = sum(map(training.bytes_at, here))
+    free = free_bytes()
     if need <= free:
         return None
     return (
@@ -891,12 +896,16 @@ class LibraryWork(Work):
         """Return the steps as a case that can be timed."""
         loop = self.loop(world)
         case = Case(self.title, self.backend.name, dtype_named(self.step.exchanges[0].dtype), self.step.payload_bytes)
-        operation = Operation(self.title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
-        return PreparedCase(operation, case, (tuple(self.workers),), (), (), loop, loop)
+        return PreparedCase(step_operation(self.title), case, (tuple(self.workers),), (), (), loop, loop)
 
     def rule(self, ready: PreparedCase, budget: Budget) -> Stopping:
         """Return how many steps are taken: the first ones are not counted."""
         return Stopping(budget, ready.case.size_bytes, self.workers, warmup=1)
+
+    def gathered(self, wrong: Sequence[Mismatch], world: World) -> list[Mismatch] | None:
+        """Return the mismatches of all ranks at rank 0, None elsewhere."""
+        by_rank = world.gather([mismatch.as_json() for mismatch in wrong], f"{self.title}: verifying")
+        return None if by_rank is None else [Mismatch(**values) for mismatches in by_rank for values in mismatches]
 
     def release(self, ready: PreparedCase) -> None:
         """Free nothing: the library ends with the launch."""
@@ -937,17 +946,17 @@ class TrainingRun(msgspec.Struct, frozen=True):
 
     def row(self) -> StepRow:
         """Return the row with the values known before the measurement."""
-        shape, step = self.shape, self.step
+        shape = self.shape
         moved = 0.0
         if self.plan:
             moved = moved_by(self.plan, self.ranks)
-        elif self.library and step:
-            moved = self.library.moved_bytes(step, self.ranks)
+        elif self.library and self.step:
+            moved = self.library.moved_bytes(self.step, self.ranks)
         return StepRow(
             self.training.regime.name, self.training.model, self.opened.name, self.parts[0].case.device if self.parts else "cpu",
-            self.ranks, self.nodes, shape.dtype if shape else "", shape.parameters if shape and step else 0,
-            shape.bucket_bytes if shape and step else 0, step.payload_bytes if shape and step else 0, moved,
-            options=dict(shape.options) if shape else {}, note=step.note if step else "", replay=self._replay(),
+            self.ranks, self.nodes, shape.dtype if shape else "", shape.parameters if shape and self.step else 0,
+            shape.bucket_bytes if shape and self.step else 0, self.step.payload_bytes if shape and self.step else 0, moved,
+            options=dict(shape.options) if shape else {}, note=self.step.note if self.step else "", replay=self._replay(),
         )  # fmt: skip
 
     def measured(
@@ -973,8 +982,9 @@ class TrainingRun(msgspec.Struct, frozen=True):
             return None
         times: list[list[float]] = [[] for _ in self.parts]
         for part, seconds in zip(self.plan.order if self.plan else (), recording.exchange_s, strict=False):
-            times[part] += [seconds] if seconds is not None else []
-        return ReplayedTrace.of(recording, tuple(float(np.mean(each)) if each else None for each in times))
+            if seconds is not None:
+                times[part].append(seconds)
+        return ReplayedTrace.of(recording, tuple(float(np.mean(seconds)) if seconds else None for seconds in times))
 
     def without(self, reason: Fact) -> StepRow:
         """Return the n/a row with its reason."""
@@ -983,5 +993,5 @@ class TrainingRun(msgspec.Struct, frozen=True):
     def about(self) -> dict[str, Any]:
         """Return the training's entry in run.json's "workload"."""
         row = self.row()
-        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
-        return {name: getattr(row, name) for name in known}
+        names = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
+        return {name: getattr(row, name) for name in names}

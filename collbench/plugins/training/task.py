@@ -55,6 +55,7 @@ from collbench.plugins.training.step_task import (
     with_figures,
 )
 from collbench.plugins.training.text import STEPS, PlannedStep
+from collbench.plugins.training.timeline import NO_OVERLAP
 from collbench.reason import Fact, as_fact
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -83,12 +84,13 @@ class WorkloadRequest(TaskRequest, frozen=True):
         """Return the options for run.json: a run is resumed only with the same ones."""
         sweep = self.launch.sweep
         assert isinstance(sweep, Sweep)
-        computing = {"--compute": "real"} if self.compute else {}  # runs of earlier versions have no such key
-        return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s, **computing}
+        options = {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s}
+        return {**options, "--compute": "real"} if self.compute else options  # runs of earlier versions have no such key
 
     def planned(self, hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
         """Return the steps for these hosts, and why optional trainings have none. Raises UsageError for another training without one."""
-        steps, left_out = [], []
+        steps = []
+        left_out = []
         for training in self.trainings:
             try:
                 shape = training.shape(hosts)
@@ -120,7 +122,7 @@ class WorkloadTask(Task):
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan. Raises UsageError, on all ranks, for a training that does not fit the ranks or their memory."""
         world = session.world
-        self.runs = [self._run_of(training, one, world) for training in self.request.trainings for one in session.opened]
+        self.runs = [self._run_of(training, opened, world) for training in self.request.trainings for opened in session.opened]
         cases = [part.case for run in self.runs if run.plan for part in run.plan.parts]
         session.request.slowed.check(cases, max(run.ranks for run in self.runs))
         return Plan(len(self.runs), {"workload": self._about(session)})
@@ -130,7 +132,8 @@ class WorkloadTask(Task):
         without = TrainingRun(training, opened, opened.ranks(world), len(world.hosts))
         if opened.backend is None:
             return replace(without, reason=opened.reason)
-        wrong, run = None, without
+        wrong = None
+        run = without
         try:
             run = self._laid_out(without, opened.backend, world)
         except UsageError as error:
@@ -155,8 +158,9 @@ class WorkloadTask(Task):
         regime = run.training.regime
         host_of = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
         shape = run.training.shape(tuple(host_of[rank] for rank in range(backend.ranks)))
-        step, adapt = regime.step(shape), run.training.adapt
-        step = adapt(step, self.request.launch, backend) if adapt else step
+        step = regime.step(shape)
+        if run.training.adapt:
+            step = run.training.adapt(step, self.request.launch, backend)
         run = replace(run, shape=shape, step=step)
         library: LibraryTraining | ServersUnsupported | None = None
         if regime.models:
@@ -179,12 +183,13 @@ class WorkloadTask(Task):
 
     def _about(self, session: LaunchSession) -> dict[str, Any]:
         """Return run.json's "workload"."""
-        of_each = [self.runs[at : at + len(session.opened)] for at in range(0, len(self.runs), len(session.opened))]
-        first = [next((run for run in runs if run.shape), runs[0]) for runs in of_each]
+        n = len(session.opened)
+        by_training = [self.runs[first : first + n] for first in range(0, len(self.runs), n)]
+        described = [next((run for run in runs if run.shape), runs[0]) for runs in by_training]
         return {
-            "trainings": [run.about() for run in first], "backends": [one.name for one in session.opened], "ranks": self.runs[0].ranks,
-            "nodes": self.runs[0].nodes, "hosts": list(session.world.hosts), "max_time_s": session.request.budget.max_time_s,
-            "step_time_s": self.request.step_time_s,
+            "trainings": [run.about() for run in described], "backends": [opened.name for opened in session.opened],
+            "ranks": self.runs[0].ranks, "nodes": self.runs[0].nodes, "hosts": list(session.world.hosts),
+            "max_time_s": session.request.budget.max_time_s, "step_time_s": self.request.step_time_s,
         }  # fmt: skip
 
     def requested(self, session: LaunchSession) -> Mapping[str, Any]:
@@ -197,9 +202,9 @@ class WorkloadTask(Task):
         """Return the stored rows by the place of their training."""
         rows, _ = STEPS.read(run.path)
         stored = {(row.regime, row.model, row.backend): row for row in rows}
-        names = [(one.training.regime.name, one.training.model, one.opened.name) for one in self.runs]
-        found = {place: stored[name] for place, name in enumerate(names) if name in stored}
-        return found, len(found) == len(self.runs)
+        names = [(run.training.regime.name, run.training.model, run.opened.name) for run in self.runs]
+        done = {place: stored[name] for place, name in enumerate(names) if name in stored}
+        return done, len(done) == len(self.runs)
 
     def _left(self, session: LaunchSession) -> list[TrainingRun]:
         return [run for place, run in enumerate(self.runs) if place not in session.stored.done]
@@ -211,16 +216,17 @@ class WorkloadTask(Task):
 
     def measure(self, session: LaunchSession) -> None:
         """Measure the trainings that are not stored, one after the other."""
-        left = self._left(session)
-        session.monitor(part.case for run in left for part in run.parts)
-        for done, run in enumerate(left, 1):
-            session.progress(run.title, done - 1, len(left))
+        runs = self._left(session)
+        session.monitor(part.case for run in runs for part in run.parts)
+        for number, run in enumerate(runs, 1):
+            session.progress(run.title, number - 1, len(runs))
             row = self._measured(session, run)
-            if row and self.request.compute and not row.computing and row.na is None and (reason := unsupported(run.training.regime)):
-                row = row.replace(computing=refused(reason, self.request.step_time_s))
             if row:
+                reason = unsupported(run.training.regime)
+                if self.request.compute and reason and not row.computing and row.na is None:
+                    row = row.replace(computing=refused(reason, self.request.step_time_s))
                 session.store(row, FILE)
-            if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
+            if session.stops(bool(row and row.wrong), WrongDataStop() if number < len(runs) else None):
                 return
 
     def _measured(self, session: LaunchSession, run: TrainingRun) -> StepRow | None:
@@ -232,7 +238,8 @@ class WorkloadTask(Task):
             return run.library.measure(run, session)
         assert run.plan is not None
         context = session.context_of([(part.operation, part.case, run.opened) for part in run.parts], run.backend)
-        return (self._routed if run.plan.step.routing else self._stepped)(session, run, run.plan, context)
+        measure = self._routed if run.plan.step.routing else self._stepped
+        return measure(session, run, run.plan, context)
 
     def _stepped(self, session: LaunchSession, run: TrainingRun, plan: StepPlan, context: BackendContext) -> StepRow | None:
         """Measure one step again and again. Return the row at rank 0, None elsewhere."""
@@ -275,7 +282,8 @@ class WorkloadTask(Task):
 
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep, context: BackendContext) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, and verify its data."""
-        world, budget = session.world, session.request.budget
+        world = session.world
+        budget = session.request.budget
         alone: Sequence[Measurement | None] = [None] * len(step.parts)
         left_out: tuple[str, ...] = ()
         if self.request.parts:
@@ -286,7 +294,8 @@ class WorkloadTask(Task):
             return None
         slots = {"buffers": [part.part.slots for part in step.parts]}
         limits = limits_of(step, session.ceilings, run.backend)
-        around = _around(session, run, result, limits, flags=(*step.flags, *left_out), evidence=slots)
+        flags = (NO_OVERLAP, *left_out) if step.no_overlap else left_out
+        around = _around(session, run, result, limits, flags=flags, evidence=slots)
         row = _verified(with_figures(run.row(), step, result.watched, alone, around), result)
         if run.training.recording and session.folder:
             session.folder.append(*replayed_case(row, run, step, result.watched, ranks_by_host(run.backend, world)))
@@ -313,21 +322,21 @@ def replayed_case(
     )
     operation = replace(step.ready.operation, name=case.operation, bus_factor=lambda n: row.moved_bytes / case.size_bytes)
     context = RowContext(hosts, row.ceiling, withheld=row.comparison is None, evidence=row.evidence)
-    found, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
-    return replace(found, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
+    replayed, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
+    return replace(replayed, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
 
 
 def check_deadline(
-    run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World, left_out: Sequence[str] = ()
+    run: TrainingRun, step: PreparedStep, alone: Sequence[Measurement | None], world: World, left_out: Sequence[str] = ()
 ) -> None:
     """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress.
 
     left_out: not empty if parts were too slow to be measured alone; their first calls count.
     """
-    known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
+    seconds_of = {number: float(slowest(part.samples, step.ready.timed).mean()) if part else None for number, part in enumerate(alone)}
     if left_out:
-        known = {at: one.ready.first_call_s if known[at] is None else known[at] for at, one in enumerate(step.parts)}
-    seconds = world.broadcast(None if run.backend.virtual else path_s(step.plan, known), "planning a step")
+        seconds_of |= {number: part.ready.first_call_s for number, part in enumerate(step.parts) if seconds_of[number] is None}
+    seconds = world.broadcast(None if run.backend.virtual else path_s(step.plan, seconds_of), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
         raise UsageError(
             f"a step of {run.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
@@ -355,7 +364,8 @@ def _around(
     if watched.other_path:
         session.note(watched.other_path)
     cases = [part.case for part in run.parts]
-    rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
-    context = session.engine.context_of_row(result.ready, run.backend, watched, (None, None), cases=cases, flags=[*rounded, *flags])
+    if any("size_rounded" in case.flags for case in cases):
+        flags = ["size_rounded", *flags]
+    context = session.engine.context_of_row(result.ready, run.backend, watched, (None, None), cases=cases, flags=flags)
     exchanges = {"exchanges": len(run.plan.order) if run.plan else 0}
     return Around(limits, replace(context, evidence={**(context.evidence or {}), **exchanges, **(evidence or {})}))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TextIO, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -48,15 +48,13 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 
-# Texts of planned and measured training steps.
-
 _NUMBER = re.compile(r"\d+")
 
 
 def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
     """Return a training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
-    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown if the exchanges could not be derived
-    return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
+    counted = f"{parameters:,} parameters" if parameters else ""  # unknown if the exchanges could not be derived
+    return " · ".join([regime, ", ".join(filter(None, [model, counted])), *words])
 
 
 def option_words(options: Mapping[str, str]) -> list[str]:
@@ -87,13 +85,15 @@ def span(first: str, last: str) -> str:
     return _NUMBER.sub(merged, first)
 
 
-# The tables of a training: the step on each backend, its parts, and the workers of asynchronous training.
-
 MOST_WORKERS = 16
 P = TypeVar("P", PartRow, WorkerPace, RoutedStep)
-ShownPart = tuple[str, PartRow]  # after the backend's name in the first line of a backend
-ShownWorker = tuple[str, WorkerPace]
-ShownRouting = tuple[str, RoutedStep]
+
+
+class Shown(NamedTuple, Generic[P]):
+    """A record in a table, with the name of its backend in the first line of a backend, else ""."""
+
+    backend: str
+    record: P
 
 
 def step_columns(step: str) -> tuple[Column[StepRow], ...]:
@@ -113,18 +113,20 @@ def step_columns(step: str) -> tuple[Column[StepRow], ...]:
 
 
 def _measured(title: str, text: Callable[[StepRow], str], right: bool = True, drop: int = 0) -> Column[StepRow]:
-    """Return a column that is a dash in rows without a measurement."""
     return Column("", title, lambda row: NOTHING if row.na is not None else text(row), right=right, drop=drop)
 
 
 def _without_empty(columns: Sequence[Column[R]], records: Sequence[R], style: Callable[[R], str] = lambda record: "") -> Frame[R]:
-    """Return the table without columns that are empty in all records."""
     return Frame(without_empty(columns, records), records, style=style, names_hidden=True)
 
 
 def style(row: StepRow) -> str:
     """Return the style of the row's line."""
-    return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
+    if row.wrong:
+        return "wrong"
+    if row.na:
+        return "na"
+    return "doubtful" if DOUBTFUL & set(row.flags) else ""
 
 
 def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
@@ -153,36 +155,39 @@ def limiting(record: StepRow | PartRow) -> str:
     return with_basis(record.ceiling, basis(record.ceiling)) if record.comparison else record.ceiling.limited_by
 
 
-def _number(value: Any) -> str:
-    """Return a count or a rate to four digits, a dash if it is unknown."""
-    return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def _known(value: float | None, text: Callable[[float], str]) -> str:
+    return NOTHING if value is None else text(value)
 
 
-def _below(rows: Sequence[StepRow], parts: Callable[[StepRow], Sequence[P]]) -> list[tuple[str, P]]:
-    return [("" if number else row.backend, each) for row in rows for number, each in enumerate(parts(row))]
+def _number(value: float | None) -> str:
+    return _known(value, lambda value: f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
-PARTS: tuple[Column[ShownPart], ...] = (
-    Column("", "backend", lambda each: each[0]),
-    Column("", "part", lambda each: span(*each[1].names), cut=True),
-    Column("", "operation", lambda each: each[1].operation, drop=5),
-    Column("", "groups", lambda each: f"{each[1].groups} of {plural(each[1].group_ranks, 'rank')}", drop=6),
-    Column("", "size", lambda each: format_bytes(each[1].size_bytes), right=True, drop=2),
-    Column("", "times", lambda each: str(each[1].times), right=True),
-    Column("", "each ms", lambda each: _times(each[1].time_s, ())[0], right=True),
-    Column("", "moves", lambda each: NOTHING if each[1].moved_bytes is None else format_bytes(each[1].moved_bytes), right=True, drop=4),
-    Column("", "busbw GB/s", lambda each: rate(each[1].busbw_bytes_per_s), right=True, drop=3),
-    Column("", "of expected", lambda each: of_expected(each[1]), drop=1),
-    Column("", "limited by", lambda each: limiting(each[1]), drop=7),
+def _below(rows: Sequence[StepRow], parts: Callable[[StepRow], Sequence[P]]) -> list[Shown[P]]:
+    return [Shown("" if number else row.backend, record) for row in rows for number, record in enumerate(parts(row))]
+
+
+PARTS: tuple[Column[Shown[PartRow]], ...] = (
+    Column("", "backend", lambda shown: shown.backend),
+    Column("", "part", lambda shown: span(*shown.record.names), cut=True),
+    Column("", "operation", lambda shown: shown.record.operation, drop=5),
+    Column("", "groups", lambda shown: f"{shown.record.groups} of {plural(shown.record.group_ranks, 'rank')}", drop=6),
+    Column("", "size", lambda shown: format_bytes(shown.record.size_bytes), right=True, drop=2),
+    Column("", "times", lambda shown: str(shown.record.times), right=True),
+    Column("", "each ms", lambda shown: _times(shown.record.time_s, ())[0], right=True),
+    Column("", "moves", lambda shown: _known(shown.record.moved_bytes, format_bytes), right=True, drop=4),
+    Column("", "busbw GB/s", lambda shown: rate(shown.record.busbw_bytes_per_s), right=True, drop=3),
+    Column("", "of expected", lambda shown: of_expected(shown.record), drop=1),
+    Column("", "limited by", lambda shown: limiting(shown.record), drop=7),
 )
-WORKERS: tuple[Column[ShownWorker], ...] = (
-    Column("", "backend", lambda each: each[0]),
-    Column("", "worker", lambda each: f"rank {each[1].rank}", right=True),
-    Column("", "rounds", lambda each: _number(each[1].steps), right=True, drop=1),
-    Column("", "rounds/s", lambda each: _number(each[1].steps_per_s), right=True),
-    Column("", "staleness: median", lambda each: _number(each[1].p50), right=True),
-    Column("", "95 %", lambda each: _number(each[1].p95), right=True),
-    Column("", "most", lambda each: _number(each[1].max), right=True),
+WORKERS: tuple[Column[Shown[WorkerPace]], ...] = (
+    Column("", "backend", lambda shown: shown.backend),
+    Column("", "worker", lambda shown: f"rank {shown.record.rank}", right=True),
+    Column("", "rounds", lambda shown: _number(shown.record.steps), right=True, drop=1),
+    Column("", "rounds/s", lambda shown: _number(shown.record.steps_per_s), right=True),
+    Column("", "staleness: median", lambda shown: _number(shown.record.p50), right=True),
+    Column("", "95 %", lambda shown: _number(shown.record.p95), right=True),
+    Column("", "most", lambda shown: _number(shown.record.max), right=True),
 )
 
 
@@ -247,21 +252,23 @@ def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
 
 def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
     """Return the exchanges; neighbors that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
-    found = []
-    for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
-        same = list(those)
-        found.append(replace(same[0], what=span(same[0].what, same[-1].what), times=sum(exchange.times for exchange in same)))
-    return found
+    lines = []
+    for _, neighbors in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
+        equal = list(neighbors)
+        lines.append(replace(equal[0], what=span(equal[0].what, equal[-1].what), times=sum(exchange.times for exchange in equal)))
+    return lines
 
 
 def _plan_frame(planned: PlannedStep) -> Frame[Exchange]:
-    shape, step = planned.shape, planned.step
+    shape = planned.shape
     words = [plural(shape.ranks, "rank"), plural(len(set(shape.hosts)), "node")]
     title = headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *option_words(shape.options), *words])
-    most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
-    whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
-    foot = [f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}", *([step.note] if step.note else [])]
-    return Frame(_PLAN, folded(step.exchanges), title=title, foot=foot)
+    moved = moved_bytes(planned.step, shape.ranks)
+    whole = f"the busiest rank moves {format_bytes(max(moved, default=0.0))}, all ranks {format_bytes(sum(moved))}"
+    foot = [f"a step: {format_bytes(planned.step.payload_bytes)} of a rank's own data; {whole}"]
+    if planned.step.note:
+        foot.append(planned.step.note)
+    return Frame(_PLAN, folded(planned.step.exchanges), title=title, foot=foot)
 
 
 def _moves(exchange: Exchange) -> float:
@@ -274,30 +281,30 @@ def _ranks(exchange: Exchange) -> int:
 
 def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     """Return the rows by training, in the order of the first row of each."""
-    found: dict[tuple[Any, ...], list[StepRow]] = {}
+    by_training: dict[tuple[Any, ...], list[StepRow]] = {}
     for row in rows:
         key = (row.regime, row.model, row.parameters, row.dtype, row.bucket_bytes, tuple(row.options.items()), row.ranks, row.nodes)
-        found.setdefault(key, []).append(row)
-    return list(found.values())
+        by_training.setdefault(key, []).append(row)
+    return list(by_training.values())
 
 
 def lines(rows: Sequence[StepRow], display: Display) -> Iterator[Line]:
     """Yield the tables of the trainings, with an empty line between two."""
-    for number, those in enumerate(trainings(rows)):
+    for number, training in enumerate(trainings(rows)):
         if number:
             yield Line("")
-        yield from _training_lines(those, display.width)
+        yield from _training_lines(training, display.width)
 
 
 def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line]:
     """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
     yield Line(printable(title(rows)), "head")
-    tables: Iterable[Frame[Any]] = frames(rows)
-    for frame in tables:
+    for frame in frames(rows):
         yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
-    if (scaling := scaling_frame(rows)) is not None:
+    scaling = scaling_frame(rows)
+    if scaling is not None:
         yield from table_lines(scaling, width)
     yield from (Line(printable(text), "foot") for text in _notes(rows))
 
@@ -305,7 +312,8 @@ def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line
 def title(rows: Sequence[StepRow]) -> str:
     """Return the headline of one training: "data-parallel · bert-large, … · 4 ranks · 1 node"."""
     first = rows[0]
-    words = [*filter(None, [first.dtype]), *option_words(first.options)]
+    words = [first.dtype] if first.dtype else []
+    words += option_words(first.options)
     regime = every_regime().get(first.regime)
     if first.bucket_bytes and (regime is None or "bucket" in {**regime.takes, **regime.options}):  # else it has no buckets
         words.append(f"buckets of {format_size(first.bucket_bytes)}")
@@ -313,9 +321,7 @@ def title(rows: Sequence[StepRow]) -> str:
     return headline(first.regime, first.model, first.parameters, words)
 
 
-def frames(
-    rows: Sequence[StepRow],
-) -> tuple[Frame[StepRow], Frame[ShownPart], Frame[ShownWorker], Frame[Any], Frame[StepRow], Frame[ShownRouting], Frame[StepRow]]:
+def frames(rows: Sequence[StepRow]) -> tuple[Frame[Any], ...]:
     """Return the tables of one training on some backends: the step, its parts, the workers of asynchronous training, of a replay its
     costliest operations instead of all parts, routings, and the step with computing.
     """
@@ -341,19 +347,21 @@ def remarks(rows: Sequence[StepRow]) -> list[str]:
 def _notes(rows: Sequence[StepRow]) -> list[str]:
     from collbench.plugins.traces.replay_text import trace_sentences
 
-    of_traces = [sentence for row in rows if row.replay for sentence in trace_sentences(row.replay)]
-    return list(dict.fromkeys([*(row.note for row in rows if row.note), *of_traces, *explain(flag for row in rows for flag in row.flags)]))
+    notes = [row.note for row in rows if row.note]
+    notes += [sentence for row in rows if row.replay for sentence in trace_sentences(row.replay)]
+    notes += explain(flag for row in rows for flag in row.flags)
+    return list(dict.fromkeys(notes))
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
     """Yield sentences on wrong data, the sum of the parts, the expected time and staleness."""
     prefix = f"{row.backend}: " if several else ""
     if row.wrong:
-        yield f"{prefix}wrong data: {plural(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
-            f" ({row.wrong_detail})" if row.wrong_detail else ""
-        )
+        detail = f" ({row.wrong_detail})" if row.wrong_detail else ""
+        yield f"{prefix}wrong data: {plural(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive{detail}"
     if row.time_s is not None and row.parts_time_s:
-        alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
+        alone = milliseconds(row.parts_time_s)
+        whole = milliseconds(row.time_s.p50)
         if row.replay and row.replay.compute is not None:
             yield f"{prefix}with the parts' times alone, and the trace's computing and overlap: {alone} ms, the step {whole} ms"
         else:
@@ -382,28 +390,25 @@ def scaling_frame(rows: Sequence[StepRow]) -> Frame[tuple[str, Efficiency]] | No
 
     None without a computing time, and if the efficiency was measured on all backends (`--compute real`).
     """
-    found = [(row.backend, row.scaling) for row in rows if row.scaling and not (row.computing and row.computing.conclusive)]
-    if not found:
+    shown = [(row.backend, row.scaling) for row in rows if row.scaling and not (row.computing and row.computing.conclusive)]
+    if not shown:
         return None
-    compute = milliseconds(found[0][1].compute_s)
+    compute = milliseconds(shown[0][1].compute_s)
     columns: list[Column[tuple[str, Efficiency]]] = [
-        Column("", "backend", lambda each: each[0]),
-        Column("", "no overlap, t/(t+c)", lambda each: _share(each[1].apart)),
-        Column("", "perfect overlap, t/max(t,c)", lambda each: _share(each[1].overlap)),
+        Column("", "backend", itemgetter(0)),
+        Column("", "no overlap, t/(t+c)", lambda line: _share(line[1].apart)),
+        Column("", "perfect overlap, t/max(t,c)", lambda line: _share(line[1].overlap)),
     ]
     head = [f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"]
-    brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
+    brackets = "in brackets what the interval of c gives; " if any(scaling.apart.low is not None for _, scaling in shown) else ""
     foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
-    return Frame(columns, found, head=head, foot=foot)
+    return Frame(columns, shown, head=head, foot=foot)
 
 
-def _share(found: Share | OverlapEstimate) -> str:
+def _share(share: Share | OverlapEstimate) -> str:
     """Return "81.2 % (79.9–82.6 %)"."""
-    interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
-    return f"{100 * found.value:.1f} %{interval}"
-
-
-# Steps that compute while they communicate.
+    interval = "" if share.low is None or share.high is None else f" ({100 * share.low:.1f}–{100 * share.high:.1f} %)"
+    return f"{100 * share.value:.1f} %{interval}"
 
 
 def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[StepRow]:
@@ -413,18 +418,18 @@ def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: b
 
 def _measured_efficiency(row: StepRow) -> str:
     """Return "81.2 % (79.9–82.6 %)", after "? " if the row is doubtful; or "inconclusive"."""
-    known = row.computing.efficiency if row.computing and row.computing.conclusive else None
-    return f"{'? ' if DOUBTFUL & set(row.flags) else ''}{_share(known) if known else 'inconclusive'}"
+    efficiency = row.computing.efficiency if row.computing and row.computing.conclusive else None
+    return f"{'? ' if DOUBTFUL & set(row.flags) else ''}{_share(efficiency) if efficiency else 'inconclusive'}"
 
 
 _STEPS: tuple[Column[StepRow], ...] = (
     Column("", "backend", lambda row: row.backend),
-    _of_step("compute ms", lambda known: format_time(known.computation_s / 1000)),
-    _of_step("exchanges ms", lambda known: format_time(known.communication_s / 1000)),
-    _of_step("both ms", lambda known: format_time(known.both_s / 1000)),
-    _of_step("exposed ms", lambda known: _exposed_ms(known.exposed_s), drop=1),
-    _of_step("overlap", lambda known: format_overlap(known.percent)),
-    _of_step("compute slower", lambda known: format_slowdown(known.slowdown), drop=3),
+    _of_step("compute ms", lambda overlap: format_time(overlap.computation_s / 1000)),
+    _of_step("exchanges ms", lambda overlap: format_time(overlap.communication_s / 1000)),
+    _of_step("both ms", lambda overlap: format_time(overlap.both_s / 1000)),
+    _of_step("exposed ms", lambda overlap: _exposed_ms(overlap.exposed_s), drop=1),
+    _of_step("overlap", lambda overlap: format_overlap(overlap.percent)),
+    _of_step("compute slower", lambda overlap: format_slowdown(overlap.slowdown), drop=3),
     _of_step("outcome", format_outcome, drop=2, right=False),
     Column("", "scaling efficiency", _measured_efficiency, right=False),
 )
@@ -432,27 +437,25 @@ _STEPS: tuple[Column[StepRow], ...] = (
 
 def computing_sentences(row: StepRow) -> Iterator[str]:
     """Yield how the computation of a row was chosen, how data moves meanwhile, and why it is inconclusive."""
-    known = row.computing
-    if known is None:
+    computing = row.computing
+    if computing is None:
         return
-    if known.overlap is None:
-        reason = decode_reason(known.refusal)
+    if computing.overlap is None:
+        reason = decode_reason(computing.refusal)
         yield f"not measured with computing: {reason.render() if reason else 'unknown reason'}"
         return
-    chosen = "as stated by --step-time" if known.stated else "as long as the exchanges; state it by --step-time"
-    how = MOVES[known.overlap.progress]
-    yield f"with computing of {format_time(known.goal_s / 1000)} ms, {chosen}: efficiency = compute / both; data moves {how}"
-    if known.overlap.doubt:
-        what = "overlap" if known.conclusive else "overlap and scaling efficiency"
-        yield f"{what} inconclusive: {known.overlap.doubt.render()}"
+    chosen = "as stated by --step-time" if computing.stated else "as long as the exchanges; state it by --step-time"
+    how = MOVES[computing.overlap.progress]
+    yield f"with computing of {format_time(computing.goal_s / 1000)} ms, {chosen}: efficiency = compute / both; data moves {how}"
+    if computing.overlap.doubt:
+        what = "overlap" if computing.conclusive else "overlap and scaling efficiency"
+        yield f"{what} inconclusive: {computing.overlap.doubt.render()}"
 
 
 def _exposed_ms(exposed: OverlapEstimate) -> str:
-    value, low, high = (None if each is None else f"{1e3 * each:.4g}" for each in (exposed.value, exposed.low, exposed.high))
+    value, low, high = (None if time_s is None else f"{1e3 * time_s:.4g}" for time_s in (exposed.value, exposed.low, exposed.high))
     return f"{value}" if low is None else f"{value} ({low}–{high})"
 
-
-# Expert-parallel training over several routings: the distribution of the step time, the imbalance tax, and each routing.
 
 MOST_SHOWN = 24  # routings in the table; JSON has all
 
@@ -476,9 +479,9 @@ def routing_sentences(row: StepRow) -> Iterator[str]:
             f"measured in turn with even ones, {plural(result.rounds, 'round')}"
         )
     ways = (("dispatch", result.dispatch), ("combine", result.combine))
-    each = [f"{name} {format_bytes(way.bytes)} ({way.dtype})" for name, way in ways if way.bytes is not None]
-    if each:
-        yield f"all tokens of a step: {', '.join(each)}"
+    moved = [f"{name} {format_bytes(way.bytes)} ({way.dtype})" for name, way in ways if way.bytes is not None]
+    if moved:
+        yield f"all tokens of a step: {', '.join(moved)}"
     if len(result.steps) > MOST_SHOWN:
         yield f"the slowest {MOST_SHOWN} of {routings} are shown; JSON has all"
 
@@ -507,12 +510,8 @@ def _milliseconds(time_s: Estimate) -> str:
 def _of_expected(step: RoutedStep) -> str:
     if step.busbw_bytes_per_s is None or step.expected_bytes_per_s is None or step.percent_of_expected is None:
         return NOTHING
-    rate, expected = format_rate(step.busbw_bytes_per_s), format_rate(step.expected_bytes_per_s)
-    return f"{rate} of {expected} GB/s ({step.percent_of_expected:.0f} %)"
-
-
-def _busiest_share(each: ShownRouting) -> str:
-    return NOTHING if each[1].busiest_share is None else f"{100 * each[1].busiest_share:.1f} %"
+    rates = f"{format_rate(step.busbw_bytes_per_s)} of {format_rate(step.expected_bytes_per_s)} GB/s"
+    return f"{rates} ({step.percent_of_expected:.0f} %)"
 
 
 def _of_routings(title: str, text: Callable[[RoutingResult], str], drop: int = 0) -> Column[StepRow]:
@@ -529,23 +528,20 @@ _DISTRIBUTION: tuple[Column[StepRow], ...] = (
     _of_routings("slowest ms", lambda result: _milliseconds(result.time_s.max)),
     _of_routings("imbalance tax", lambda result: format_tax(result.tax)),
 )
-_ROUTINGS: tuple[Column[ShownRouting], ...] = (
-    Column("", "backend", lambda each: each[0]),
-    Column("", "routing", lambda each: str(each[1].step), right=True),
-    Column("", "step ms", lambda each: _milliseconds(each[1].time_s), right=True),
-    Column("", "imbalance tax", lambda each: format_tax(each[1].tax), right=True),
-    Column("", "busiest rank", lambda each: str(each[1].busiest_rank), right=True),
-    Column("", "its share", _busiest_share, right=True),
-    Column("", "imbalance", lambda each: NOTHING if each[1].imbalance is None else f"{each[1].imbalance:.2f}×", right=True, drop=1),
-    Column("", "moves", lambda each: NOTHING if each[1].moved_bytes is None else format_bytes(each[1].moved_bytes), right=True, drop=3),
-    Column("", "of expected", lambda each: _of_expected(each[1]), drop=2),
+_ROUTINGS: tuple[Column[Shown[RoutedStep]], ...] = (
+    Column("", "backend", lambda shown: shown.backend),
+    Column("", "routing", lambda shown: str(shown.record.step), right=True),
+    Column("", "step ms", lambda shown: _milliseconds(shown.record.time_s), right=True),
+    Column("", "imbalance tax", lambda shown: format_tax(shown.record.tax), right=True),
+    Column("", "busiest rank", lambda shown: str(shown.record.busiest_rank), right=True),
+    Column("", "its share", lambda shown: _known(shown.record.busiest_share, lambda share: f"{100 * share:.1f} %"), right=True),
+    Column("", "imbalance", lambda shown: _known(shown.record.imbalance, lambda times: f"{times:.2f}×"), right=True, drop=1),
+    Column("", "moves", lambda shown: _known(shown.record.moved_bytes, format_bytes), right=True, drop=3),
+    Column("", "of expected", lambda shown: _of_expected(shown.record), drop=2),
 )
 
 
 STEPS = RecordKind("workload", StepRow, title, remarks, style=style, lines=lines)
-
-
-# The kind of run.
 
 
 def step_time_of(about: Mapping[str, Any]) -> float | None:
@@ -575,15 +571,15 @@ class TrainingKind(DeclaredKind):
         from collbench.report.html.first_screen import BAD, DOUBT, PLAIN, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
-        rows = [row for _, found in runs for row in found]
+        rows = [row for _, rows_of_run in runs for row in rows_of_run]
         if not rows:
             return None
         line = line_of(runs[0][0])
         timed = [(row, row.time_s.p50) for row in rows if row.time_s is not None]
         first = min(timed, key=itemgetter(1))[0] if timed else rows[0]
-        of = f" of {first.model}" if first.model else ""
+        model = f" of {first.model}" if first.model else ""
         kind = f"{first.regime} training" if first.regime in every_regime() else first.regime  # a replay has any content
-        what = f"{kind}{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
+        what = f"{kind}{model} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
         if first.time_s is None:
             return FirstScreen(f"{what}: not measured ({first.na})", (DOUBT, "NOT MEASURED"), (), line, (), "training")
         compared = first.comparison

@@ -31,17 +31,18 @@ def check_timeline(step: Step, ranks: int) -> None:
     for exchange in step.exchanges:
         if exchange.times != 1 or exchange.adds:
             raise UsageError(f"{exchange.what}: an exchange of a timeline runs once, and nothing adds its data up")
-    own: list[list[int]] = [[] for _ in range(ranks)]
+    exchanges_of: list[list[int]] = [[] for _ in range(ranks)]
     for number, exchange in enumerate(step.exchanges):
         for rank in {rank for group in exchange.groups for rank in group if 0 <= rank < ranks}:
-            own[rank].append(number)
+            exchanges_of[rank].append(number)
     for rank, actions in enumerate(step.timeline):
         if actions:
-            _check_rank(step, rank, actions, own[rank])
+            _check_rank(step, rank, actions, exchanges_of[rank])
 
 
-def _check_rank(step: Step, rank: int, actions: Sequence[Action], own: Sequence[int]) -> None:
-    expected, running = deque(own), set[int]()
+def _check_rank(step: Step, rank: int, actions: Sequence[Action], exchanges: Sequence[int]) -> None:
+    expected = deque(exchanges)
+    running: set[int] = set()
 
     def name(number: int) -> str:
         return step.exchanges[number].what if 0 <= number < len(step.exchanges) else f"exchange {number}"
@@ -60,9 +61,9 @@ def _check_rank(step: Step, rank: int, actions: Sequence[Action], own: Sequence[
             case Compute(seconds):
                 if not 0 <= seconds < float("inf"):
                     raise UsageError(f"the timeline of rank {rank} computes for {seconds} s: use a time of 0 or more")
-    left = [*expected, *sorted(running)]
-    if left:
-        raise UsageError(f"the timeline of rank {rank} does not {'start' if expected else 'wait for'} {name(left[0])}")
+    if expected or running:
+        missing = f"start {name(expected[0])}" if expected else f"wait for {name(min(running))}"
+        raise UsageError(f"the timeline of rank {rank} does not {missing}")
 
 
 def slots_needed(actions: Sequence[Action], parts: Sequence[int], ordinals: Sequence[int], n_parts: int) -> list[int]:
@@ -70,20 +71,16 @@ def slots_needed(actions: Sequence[Action], parts: Sequence[int], ordinals: Sequ
 
     parts, ordinals: by exchange its part, and how many exchanges of this part come before it. Ordinal k uses buffer k modulo the number.
     """
-    found, running = [1] * n_parts, [set[int]() for _ in range(n_parts)]
+    slots = [1] * n_parts
+    running: list[set[int]] = [set() for _ in range(n_parts)]
     for action in actions:
         if isinstance(action, Start):
             part = parts[action.exchange]
             running[part].add(ordinals[action.exchange])
-            found[part] = max(found[part], max(running[part]) - min(running[part]) + 1)
+            slots[part] = max(slots[part], max(running[part]) - min(running[part]) + 1)
         elif isinstance(action, Wait):
             running[parts[action.exchange]].discard(ordinals[action.exchange])
-    return found
-
-
-def computing_s(actions: Sequence[Action]) -> float:
-    """Return the seconds for which a rank computes."""
-    return sum(action.seconds for action in actions if isinstance(action, Compute))
+    return slots
 
 
 def calls_of(
@@ -103,9 +100,6 @@ def calls_of(
                 yield from compute(seconds)
 
 
-# The time of a timeline at given times of its exchanges.
-
-
 class _GroupRun(msgspec.Struct):
     """The exchange of one group: the ranks that have yet to start it, the latest start so far, and its end once all have.
 
@@ -122,9 +116,11 @@ class _Simulation:
     """The times of the ranks' actions; see `timeline_s`."""
 
     def __init__(self, step: Step, seconds: Sequence[float]) -> None:
-        self._step, self._seconds = step, seconds
-        self.known = [rank for rank, actions in enumerate(step.timeline) if actions]
-        self.clock, self._place = dict.fromkeys(self.known, 0.0), dict.fromkeys(self.known, 0)
+        self._step = step
+        self._seconds = seconds
+        self.ranks = [rank for rank, actions in enumerate(step.timeline) if actions]
+        self.clock = dict.fromkeys(self.ranks, 0.0)
+        self._place = dict.fromkeys(self.ranks, 0)
         self._group = [{rank: group for group in exchange.groups for rank in group} for exchange in step.exchanges]
         self._runs: dict[tuple[int, tuple[int, ...]], _GroupRun] = {}
         self._free: dict[tuple[int, ...], float] = {}
@@ -133,7 +129,8 @@ class _Simulation:
 
     def advance(self, rank: int) -> list[int]:
         """Run a rank until it waits for an exchange that has no end yet. Return the ranks that can go on."""
-        actions, woken = self._step.timeline[rank], list[int]()
+        actions = self._step.timeline[rank]
+        woken: list[int] = []
         for place in range(self._place[rank], len(actions)):
             self._place[rank] = place
             match actions[place]:
@@ -157,13 +154,14 @@ class _Simulation:
         key = (exchange, group)
         if key not in self._runs:
             sender = group[0] if self._step.exchanges[exchange].operation == P2P_MESSAGE.name else None
-            missing = {one for one in group if self._step.timeline[one]}
+            missing = {member for member in group if self._step.timeline[member]}
             self._runs[key] = _GroupRun(missing, sender)
         return self._runs[key]
 
     def _start(self, rank: int, exchange: int) -> list[int]:
         """Start an exchange. Return the ranks that wait for its end, which is known when the last rank has started it."""
-        run, group = self._run(rank, exchange), self._group[exchange][rank]
+        run = self._run(rank, exchange)
+        group = self._group[exchange][rank]
         run.missing.discard(rank)
         run.since = max(run.since, self.clock[rank] if run.sender in (None, rank) else 0.0)
         needed = run.missing if run.sender is None else run.missing & {run.sender}
@@ -185,7 +183,7 @@ def timeline_s(step: Step, seconds: Sequence[float]) -> float:
     Raises UsageError if the ranks wait for one another in a circle.
     """
     simulation = _Simulation(step, seconds)
-    ready = deque(simulation.known)
+    ready = deque(simulation.ranks)
     while ready:
         ready.extend(simulation.advance(ready.popleft()))
     for exchange, ranks in simulation.waiting.items():

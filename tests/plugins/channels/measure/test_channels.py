@@ -19,10 +19,9 @@ from collbench.machine.peak.links import Link, unknown
 from collbench.plugins.channels.records import Channel
 from collbench.plugins.channels.task import (
     ChannelJob,
-    PathBytes,
     RdmaDevice,
+    _bytes_left,
     _rails,
-    _way,
     against,
     devices_of,
     exit_code,
@@ -120,13 +119,13 @@ def test_errors_of_one_end_rails_and_hosts() -> None:
     assert (found[0].words(3), found[1].words()) == (["-d", "mlx5_0", "-i", "2", "--use_cuda=3"], ["-d", "rxe0", "-i", "2"])
 
 
-@pytest.mark.parametrize(("ports", "interfaces", "way"), [
-    ({"mlx5_0/1": {"tx_bytes": 99}}, {}, PathBytes(99, 0, 100)),
-    ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, PathBytes(None, 104, 100)),
-    ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, PathBytes(None, None, 100)),
+@pytest.mark.parametrize(("ports", "interfaces", "left"), [
+    ({"mlx5_0/1": {"tx_bytes": 99}}, {}, (99, 0)),
+    ({}, {"eth0": {"tx_bytes": 104}, "lo": {"tx_bytes": 9}}, (None, 104)),
+    ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, (None, None)),
 ])  # fmt: skip
-def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, way: PathBytes) -> None:
-    assert _way({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}, 100) == way
+def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, left: Any) -> None:
+    assert _bytes_left({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}) == left
 
 
 @pytest.mark.system

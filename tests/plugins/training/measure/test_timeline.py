@@ -19,7 +19,7 @@ from collbench.operations.program import NativeCall, Program, PythonCall
 from collbench.operations.registry import commands, every_operation, operations
 from collbench.operations.sweep import Sweep
 from collbench.plugins.training.step_task import agree, path_s, plan_of
-from collbench.plugins.training.timeline import check_timeline, computing_s, slots_needed, timeline_s
+from collbench.plugins.training.timeline import check_timeline, slots_needed, timeline_s
 from collbench.plugins.training.workloads.step import Compute, Exchange, Start, Step, Wait
 
 PAIR, ALL = ((0, 1),), ((0, 1, 2, 3),)
@@ -78,7 +78,6 @@ def test_computing_hides_what_runs_at_the_same_time_and_exchanges_of_a_group_fol
     each = [Start(0), Compute(3.0), Wait(0), Compute(1.0)]
     assert timeline_s(step([each, each], of(PAIR)), [2.0]) == 4.0
     assert timeline_s(step([each, each], of(PAIR)), [5.0]) == 6.0
-    assert computing_s(each) == 4.0
     both = [Start(0), Start(1), Wait(0), Wait(1)]
     assert timeline_s(step([both, both], of(PAIR), of(PAIR, 8)), [2.0, 3.0]) == 5.0
     middle = [Start(0), Start(1), Wait(0), Wait(1)]
@@ -127,18 +126,18 @@ def world(rank, *others):
     return SimpleNamespace(rank=rank, allgather=lambda own, what: [own, *others])
 
 
-def test_a_plan_has_the_buffers_that_any_rank_needs_and_the_longest_computing():
+def test_a_plan_has_the_buffers_that_any_rank_needs():
     each = [*now(0), *now(1), *now(2), Compute(0.5)]
     made = plan(step([each, []], of(PAIR, 64 << 20), of(PAIR, 64 << 20), of(PAIR, 64 << 20)))
     before = made.parts[0].slots
-    found = agree(made, world(0, {"wrong": None, "in_flight": {"0": 3}, "computing_s": 2.0}))
-    assert (before, found.parts[0].slots, found.computing_s) == (1, 3, 2.0)
+    found = agree(made, world(0, {"wrong": None, "in_flight": {"0": 3}}))
+    assert (before, found.parts[0].slots) == (1, 3)
     assert path_s(found, {0: 1.0}) == 3.5 and path_s(found, {0: None}) is None
     made = plan(step([now(0), []], of(PAIR)))
     with pytest.raises(UsageError, match="rank 1"):
         agree(made, world(1))
     with pytest.raises(UsageError, match="of another"):
-        agree(made, world(0, {"wrong": "of another", "in_flight": {}, "computing_s": 0.0}))
+        agree(made, world(0, {"wrong": "of another", "in_flight": {}}))
     made = plan(Step((of(PAIR),), 4))
     assert agree(made, SimpleNamespace()) is made
 
