@@ -126,7 +126,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def kind_of(item: pytest.Item) -> str:
-    """Return a test's kind: what needs a test bed belongs to the system; else its own mark counts, or else its folder."""
+    """Return a test's kind: what needs a test bed belongs to the system; else its own mark counts, or else its folder.
+
+    Without any of these it is a unit test, or belongs to the system if it is long: long ones start launches.
+    """
     if not item.path.name.startswith("test_"):
         return CONTRACT  # another test runs this file in a process of its own, with doubles that are compiled there
     names = [mark.name for mark in item.iter_markers()]
@@ -136,7 +139,7 @@ def kind_of(item: pytest.Item) -> str:
         if name in (UNIT, CONTRACT, SYSTEM):
             return name
     folders = item.nodeid.partition("::")[0].split("/")[:-1]
-    return next((FOLDERS[folder] for folder in folders if folder in FOLDERS), UNIT)
+    return next((FOLDERS[folder] for folder in folders if folder in FOLDERS), SYSTEM if is_long(item) else UNIT)
 
 
 def is_long(item: pytest.Item) -> bool:

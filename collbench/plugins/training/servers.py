@@ -576,16 +576,19 @@ def _verify_served(title: str, library: Any, served: ServedTraining, world: Worl
     world.allgather(None, f"{title}: clearing its sums")
     pulled = library.step() if world.rank in served.roles.workers else []
     world.allgather(None, f"{title}: verifying")
-
-    def compared(server: int, variables: Sequence[NDArray[Any]], what: str) -> list[Mismatch]:
-        right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
-        got = np.concatenate([np.asarray(variable, served.roles.dtype.numpy) for variable in variables])
-        return differences(got, right, world.rank, what)
-
-    mismatches = [wrong for server, variables in enumerate(pulled) for wrong in compared(server, variables, _PULLED)]
+    mismatches: list[Mismatch] = []
+    for server, variables in enumerate(pulled):
+        mismatches += unlike_sum(served, server, variables, world.rank, _PULLED)
     if world.rank in served.roles.servers:
-        mismatches += compared(served.roles.servers.index(world.rank), library.sums(), _SUM)
+        mismatches += unlike_sum(served, served.roles.servers.index(world.rank), library.sums(), world.rank, _SUM)
     return mismatches
+
+
+def unlike_sum(served: ServedTraining, server: int, variables: Sequence[NDArray[Any]], rank: int, what: str) -> list[Mismatch]:
+    """Return the mismatches between a server's variables, as this rank has them, and the sum of all workers' gradients."""
+    right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
+    got = np.concatenate([np.asarray(variable, served.roles.dtype.numpy) for variable in variables])
+    return differences(got, right, rank, what)
 
 
 _NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"

@@ -19,7 +19,7 @@ from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported
 from collbench.plugins.libraries import tensorflow
 from collbench.plugins.libraries.tensorflow import TensorFlowBackend
-from collbench.plugins.training.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
+from collbench.plugins.training.servers import CAPABLE, JobRoles, ServedTraining, served_of, total, unlike_sum
 from collbench.plugins.training.workloads.parameter_server import REGIME
 from collbench.plugins.training.workloads.registry import regimes
 from collbench.plugins.training.workloads.shape import shape_of
@@ -194,9 +194,9 @@ def test_its_parameter_servers_add_up_gradients_exactly_and_hold_shards(tmp_path
 def test_its_parameter_servers_are_those_of_other_backends_and_wrong_sums_are_found():
     served = ServedTraining(JobRoles((0,), (1, 2), (((0, 60), (60, 40)),), (((0, 60), (60, 40)),), DTYPES["float32"]))
     right = np.resize(total(0, [1, 1]), 100).astype(np.float32)
-    assert _compared(served, 0, [right[:60], right[60:]], (1, "the sum")) == []
+    assert unlike_sum(served, 0, [right[:60], right[60:]], 1, "the sum") == []
     right[61] += 1
-    (wrong,) = _compared(served, 0, [right[:60], right[60:]], (1, "the sum"))
+    (wrong,) = unlike_sum(served, 0, [right[:60], right[60:]], 1, "the sum")
     assert (wrong.rank, wrong.wrong, wrong.index, float(wrong.got) - float(wrong.wanted)) == (1, 1, 61, 1)
     shape = shape_of(REGIME, {"model": "30K", "bucket": "50000", "update": "sharded"}, (0, 0, 1, 1))
     served = served_of(shape, REGIME, 4)
