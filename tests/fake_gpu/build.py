@@ -21,7 +21,7 @@ BUILD = ROOT / "build/fake-gpu" if os.access(ROOT, os.W_OK) else Path(tempfile.g
 PYTHON = HERE / "python"  # where the fake cupy lies
 _COMPILE = ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-c")
 _LINK = ("g++", "-shared", "-pthread", "-Wl,-z,defs")
-_SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2", "cufile": "libcufile.so.0"}
+_SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2", "cufile": "libcufile.so.0", "nvml": "libnvidia-ml.so.1"}
 _AMD = {"hip": "libamdhip64.so.6", "rccl": "librccl.so.1"}
 _SOURCES = {"hip": ("cuda", "hip"), "rccl": ("nccl",)}  # folders, where these are not named like the library
 _DEFINES = {"hip": ("-DFAKE_HIP",), "rccl": ("-DFAKE_RCCL",)}
@@ -34,7 +34,7 @@ class Missing(Exception):
 
 @cache
 def libraries() -> Path:
-    """The folder with cuda/libcuda.so.1, nccl/libnccl.so.2 and cufile/libcufile.so.0. Raises Missing."""
+    """The folder with cuda/libcuda.so.1, nccl/libnccl.so.2, cufile/libcufile.so.0 and nvml/libnvidia-ml.so.1. Raises Missing."""
     return _made(BUILD / _checksum(), _build_all)
 
 

@@ -17,7 +17,7 @@ from gpu_path import bundle, steps
 from gpu_path.check import FAKE_GPU, Check, NotPossible, Outcome
 from gpu_path.packages import joined
 from tests.fake_gpu import ROOT, environment
-from tests.fake_gpu.build import HERE
+from tests.fake_gpu.build import HERE, libraries
 
 TOOLS = HERE / "tools"  # a fake nvidia-smi and a fake NVML
 PROGRAM = [sys.executable, str(ROOT / "tools/gpu_check")]
@@ -29,6 +29,7 @@ def checked(folder: Path, *options: str, more: dict[str, str] | None = None, **t
     env = environment(1, memory=4 << 30, **told) | (more or {})
     env["PATH"] = f"{TOOLS}:{env['PATH']}"
     env["PYTHONPATH"] = f"{TOOLS}:{env['PYTHONPATH']}"
+    env["LD_LIBRARY_PATH"] = f"{libraries() / 'nvml'}:{env['LD_LIBRARY_PATH']}"
     command = [*PROGRAM, "--out", str(folder), "--sizes", "8-64K:x8", "--max-time", "0.05", *options]
     done = subprocess.run(["timeout", "-k", "5", "200", *command], env=env, capture_output=True, text=True, check=False)
     assert (folder / "summary.json").exists(), done.stderr
