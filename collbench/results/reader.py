@@ -15,7 +15,6 @@ from msgspec import Meta
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
-from collbench.reason import Fact
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES
 from collbench.results.row import FIGURES, SCHEMA, Row, Times, stored_operation
 from collbench.results.store import parse_object, read_object
@@ -155,13 +154,15 @@ def misfit(name: str, value: Any) -> ValueError:
 
 def check_signs(record: Any, path: str) -> None:
     """Raise ValueError for a negative number in a record, or in a time, ceiling or record of it. path: before the field's name."""
+    from collbench.records import Record  # which imports this module
+
     names = record.__struct_fields__ if isinstance(record, msgspec.Struct) else vars(record)
     for name in names:
         value = getattr(record, name)
         if isinstance(value, int | float) and value < 0:
             raise misfit(path + name, value)
         for inner in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(inner, Times | Ceiling | msgspec.Struct) and not isinstance(inner, Fact):
+            if isinstance(inner, Times | Ceiling | Record):  # other values, such as an overlap, may have a sign
                 check_signs(inner, f"{path}{name}.")
 
 

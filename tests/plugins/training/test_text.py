@@ -176,6 +176,13 @@ def test_a_measured_efficiency_replaces_the_range(tmp_path):
     assert read_workload(folder)[1][0].computing == row.computing
 
 
+def test_an_overlap_below_0_of_a_disturbed_step_is_read_as_it_was_stored(tmp_path):
+    measured = computing()
+    disturbed = replace(measured, overlap=replace(measured.overlap, percent=OverlapEstimate(-48.3, -60.0, 2.0)))
+    _, (row,), warnings = read_workload(stored(tmp_path / "run", ROW.replace(computing=disturbed)))
+    assert row.computing == disturbed and not warnings
+
+
 def test_an_inconclusive_efficiency_shows_the_range_and_why():
     shared = ROW.replace(computing=computing("inconclusive", CoresSharedWithProgress("node1", 2, 2, 2)))
     said = text_of(shared, step_time_s=0.18)
