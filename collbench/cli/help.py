@@ -271,13 +271,13 @@ def positional_words(parser: argparse.ArgumentParser) -> str:
 
 
 def _example_lines(examples: list[tuple[str, str]], width: int) -> str:
-    """Return the examples, with what they do beside them, or above them where that is too wide."""
+    """Return the examples, each with its purpose on the same line, or above it where that is too wide."""
     if not examples:
         return ""
     longest = max(len(typed) for typed, _ in examples)
-    beside = [f"  collbench {typed:<{longest}}  # {purpose}" for typed, purpose in examples]
+    same_line = [f"  collbench {typed:<{longest}}  # {purpose}" for typed, purpose in examples]
     above = [line for typed, purpose in examples for line in (f"  # {purpose}", f"  collbench {typed}")]
-    lines = beside if max(map(len, beside)) <= width else above
+    lines = same_line if max(map(len, same_line)) <= width else above
     return "".join(f"{line}\n" for line in ("examples:", *lines))
 
 

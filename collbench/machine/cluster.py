@@ -35,7 +35,10 @@ def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
     """Return the facts that nodes of one cluster should share, by name. Each text completes the sentence "node1 has …"."""
     size = machine.system.memory_bytes
     is_common = size and abs(size - common_memory) <= _MEMORY_TOLERANCE * common_memory
-    facts = {"memory": f"{(common_memory if is_common else size) / 2**30:.0f} GiB of memory"} if size else {}
+    facts: dict[str, str] = {}
+    if size:
+        shown_size = common_memory if is_common else size
+        facts["memory"] = f"{shown_size / 2**30:.0f} GiB of memory"
     facts["gpus"] = _counted(machine, "gpus", len(machine.gpus), "GPU")
     facts["gpu model"] = _listed("GPUs' model", (gpu.model for gpu in machine.gpus))
     sizes = (f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else None for gpu in machine.gpus)
@@ -80,10 +83,10 @@ def _nics(machine: Machine) -> Iterator[tuple[str, str]]:
     for nic in machine.nics:
         for port in nic.ports:
             name = nic.name if len(nic.ports) == 1 else f"{nic.name} port {port.number}"
-            rate = f"{port.rate_bits_per_s / 1e9:g} Gb/s" if port.rate_bits_per_s else None
+            rate = f"at {port.rate_bits_per_s / 1e9:g} Gb/s" if port.rate_bits_per_s else None
             shaped = f"shaped to {port.shaped_bits_per_s / 1e9:g} Gb/s" if port.shaped_bits_per_s else None
             for label, value in (("state", port.state), ("rate", rate), ("shape", shaped), ("layer", port.link_layer)):
-                yield f"{name} {label}", f"{name} {f'at {value}' if label == 'rate' else value}" if value else ""
+                yield f"{name} {label}", f"{name} {value}" if value else ""
             yield f"{name} mtu", f"{name} with MTU {port.mtu_bytes}" if port.mtu_bytes else ""
 
 

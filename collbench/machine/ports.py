@@ -110,7 +110,7 @@ _BRIDGE_BITS_PER_S = 100e9
 
 
 def nvlink_management(machine: Machine) -> tuple[str, ...]:
-    """Return the RDMA devices to the NVLink switches of an HGX B200 or B300; without GPUs only beside cards of a later generation."""
+    """Return the RDMA devices to the NVLink switches of an HGX B200 or B300; without GPUs only with cards of a later generation."""
     host_lids = {port.lid for nic in machine.nics for port in nic.ports if port.lid}
     bridges = tuple(nic.name for nic in machine.nics if nic.model == _BRIDGE_MODEL and nic.ports and _is_bridge(nic, host_lids))
     others = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and nic.name not in bridges]

@@ -307,7 +307,9 @@ class RunFolder:
     def so_far(self, planned: int) -> str:
         """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
         unit = self._records.unit if self._records else "case"
-        place = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
+        place = ""
+        if self.rows:
+            place = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}"
         return f"{self.rows} of {planned} {unit}s{place}; go on with `collbench --resume {quoted(self.path)}`"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:

@@ -188,7 +188,9 @@ def _hunt_few(names: tuple[str, ...]) -> Hunt:
         else:
             log.notes.append(facts.PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
     log.notes += [facts.WrongElements(names[place], *counts) for place, counts in wrong_data(log).items()]
-    why = facts.TooFewEndpoints(2 if n == 2 else 3) if n > 1 else facts.OneEndpoint()
+    why: facts.TooFewEndpoints | facts.OneEndpoint = facts.OneEndpoint()
+    if n > 1:
+        why = facts.TooFewEndpoints(2 if n == 2 else 3)
     return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(log.notes), why, typical_speed(log))
 
 

@@ -473,10 +473,10 @@ class BlockPattern(msgspec.Struct, frozen=True):
                     wrong += int(differing.sum())
                     index = target * self.block_bytes + int(np.argmax(differing))
                     errors.append((index, f"block {target}, which place {source} of rank {link.source} must fill"))
-        beside = np.flatnonzero((pool != _UNUSED).any(axis=1) & untouched)
-        if len(beside):
-            wrong += int((pool[beside] != _UNUSED).sum())
-            errors.append((int(beside[0]) * self.block_bytes, f"block {beside[0]}, which nothing may fill"))
+        overwritten = np.flatnonzero((pool != _UNUSED).any(axis=1) & untouched)
+        if len(overwritten):
+            wrong += int((pool[overwritten] != _UNUSED).sum())
+            errors.append((int(overwritten[0]) * self.block_bytes, f"block {overwritten[0]}, which nothing may fill"))
         if not errors:
             return None
         first, hint = errors[0]

@@ -76,7 +76,9 @@ class TrafficEqual(Fact, frozen=True):
         """Return the sentence below a table."""
         recorded = f"{plural(self.operations, 'operation')} of {format_bytes(self.size_bytes)} in all"
         more = self.size_bytes - self.modelled_bytes
-        modelled = "the same bytes" if not more else f"{format_bytes(abs(more))} {'less' if more > 0 else 'more'}, because of padding"
+        modelled = "the same bytes"
+        if more:
+            modelled = f"{format_bytes(abs(more))} {'less' if more > 0 else 'more'}, because of padding"
         return f"recorded: {recorded}, byte for byte what {self.framework} is expected to exchange; {self.models} has {modelled}"
 
 

@@ -510,7 +510,7 @@ def _whole(title: str, plan: StepPlan, parts: Sequence[PreparedPart], stage: Bac
 
 
 def step_operation(title: str) -> Operation:
-    """Return the operation that stands for a whole step."""
+    """Return the operation that a whole step counts as."""
     return Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
 
 

@@ -153,7 +153,7 @@ def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n, most):
 
 @pytest.mark.parametrize(("n", "measured"), [(24, 4), (19, 3), (16, 2), (10, 0)])
 def test_as_many_slow_places_are_measured_again_as_get_new_partners_and_the_others_are_noted(n, measured):
-    """Four are slow in groups of four. Each needs three other places, and a group without a slow one is measured beside them."""
+    """Four are slow in groups of four. Each needs three other places, and a group without a slow one is measured, too."""
     growing = _Growing(HuntLog(tuple(map(str, range(n)))), Random(1), list(range(n)), 9)
     growing.healthy = dict.fromkeys(range(4, n), 4)
     made = MadeUp(n)
