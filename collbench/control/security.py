@@ -337,15 +337,18 @@ class UnknownConnections:
             self.slow[address] += 1
 
     def note(self, address: str | None) -> None:
-        """Count one more refused connection. Without an address, the sources of connections that are closing at the port are stored."""
-        self.count += 1
-        if len(self.addresses) >= _MOST:
-            return
-        if address:
+        """Count one more refused connection. Without an address, the sources of connections that are closing at the port are stored.
+
+        The count is last, since another thread may ask for the fact at any time.
+        """
+        has_room = len(self.addresses) < _MOST
+        is_due = time.monotonic() >= self._look_at  # at most once a second, since a flood makes the table long
+        if has_room and address:
             self.addresses[address] = None
-        elif self.port is not None and time.monotonic() >= self._look_at:  # at most once a second, since a flood makes the table long
+        elif has_room and self.port is not None and is_due:
             self._look_at = time.monotonic() + _LOOK_S
             self.addresses |= dict.fromkeys(closing(self.port))
+        self.count += 1
 
     def stop_flood(self) -> None:
         """Close the port to new connections for good if there were too many. Call it only after all ranks have joined."""

@@ -453,7 +453,7 @@ def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
 
 
 def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups, box: tuple[float, float, float]) -> dict[str, object]:
-    """Return the data of matrix.js. Places, rows and columns are in the order of drawing.
+    """Return the data of pairs.js. Places, rows and columns are in the order of drawing.
 
     starts   the first place of each group
     joint    the word between the names of a pair

@@ -61,7 +61,7 @@ class Chart(msgspec.Struct, frozen=True):
     table    the values
     drawing  SVG (see `html.picture.drawn`)
     spots    points with tooltips
-    data     what the page's script needs beyond tooltips, JSON-ready (the values of a large matrix); else None
+    data     what the page's script KIND.js needs beyond tooltips, JSON-ready, with its "kind" (the values of a large matrix); else None
     wide     whether it needs the whole width of the page
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +88,11 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], index: str 
     main = by_key[key].charts[0] if key else None
     rest = [replace(section, charts=section.charts[1:]) if section.key == key else section for section in made]
     shown = [section for section in rest if section.texts or section.tables or section.charts or section.links]
+    kinds = {str(chart.data["kind"]) for section in made for chart in section.charts if chart.data is not None}
     return _rendered(
         _HERE / "page.html.j2",
-        "\n".join([_written("css"), *(style() for style in hooks_of("page_style"))]),
-        _written("js"),
+        "\n".join([_written("css", kinds), *(style() for style in hooks_of("page_style"))]),
+        _written("js", kinds),
         screen=screen,
         main=main,
         sections=shown,
@@ -99,12 +100,22 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], index: str 
     )
 
 
-def _written(suffix: str) -> str:
-    """Return uPlot with its licence, drawing.css and page.css or page.js, and the files of single charts."""
-    licence, library = ((_HERE / f"vendor/uPlot.{name}").read_text(encoding="utf-8") for name in ("LICENSE", suffix))
-    files = [*_HERE.glob(f"*.{suffix}"), *_PLUGINS.glob(f"*/*.{suffix}")]
-    files.sort(key=lambda path: (path.stem not in ("drawing", "page"), path.name))
-    return "\n".join([f"/*\n{licence}*/", library, *(_COMMENTS.sub("", path.read_text(encoding="utf-8")) for path in files)])
+def _written(suffix: str, kinds: Collection[str] = ()) -> str:
+    """Return drawing.css and page.css, or page.js, with what charts of these kinds (`Chart.data["kind"]`) need besides.
+
+    That is KIND.css or KIND.js, here or in a plug-in's folder; for charts of sizes also uPlot with its licence.
+    """
+    texts = []
+    files = [_HERE / f"drawing.{suffix}", _HERE / f"page.{suffix}"]
+    if "sizes" in kinds:
+        licence = (_HERE / "vendor/uPlot.LICENSE").read_text(encoding="utf-8")
+        library = (_HERE / f"vendor/uPlot.{suffix}").read_text(encoding="utf-8")
+        texts = [f"/*\n{licence}*/", library]
+        files.append(_HERE / f"plot_tools.{suffix}")
+    for kind in sorted(kinds):
+        files += [_HERE / f"{kind}.{suffix}", *_PLUGINS.glob(f"*/{kind}.{suffix}")]
+    texts += [_COMMENTS.sub("", path.read_text(encoding="utf-8")) for path in files if path.exists()]
+    return "\n".join(texts)
 
 
 def static_page(template: Path, title: str, **content: Any) -> str:
