@@ -114,8 +114,10 @@ HEADERS_BYTES = 66
 _IP_OVER_INFINIBAND = "32"  # ARPHRD_INFINIBAND, Linux include/uapi/linux/if_arp.h
 
 
-def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
+def read(root: str = "", inside: bool = False) -> tuple[dict[str, Counts], frozenset[str]]:
     """Return (counters by interface, names of the interfaces that count bytes leaving this host exactly once).
+
+    inside: for a job inside this host, which sends nothing by those: their names, which take most of the time, are not looked for
 
     The names exclude interfaces that repeat the counts of others. A bond, VLAN or bridge repeats the interfaces below it.
     InfiniBand ports count the traffic of IP over InfiniBand. The host's end of a container's link carries bytes that leave by
@@ -129,7 +131,7 @@ def read(root: str = "") -> tuple[dict[str, Counts], frozenset[str]]:
         if not of_interface:
             continue
         counts[name] = of_interface
-        if name != LOOPBACK and _leaves(f"{root}{CLASS}/{name}"):
+        if not inside and name != LOOPBACK and _leaves(f"{root}{CLASS}/{name}"):
             leaving.add(name)
             counts[name] |= numbers(f"{root}{CLASS}/{name}", ("carrier_changes",))
     return counts, frozenset(leaving)
@@ -250,13 +252,14 @@ def read_tcp(root: str = "") -> Counts:
 
 
 # The kernel pins the pages of another process while it copies from them (cross-memory attach); it counts them for the whole host.
-_PINNED = "nr_foll_pin_acquired "
+_PINNED = "\nnr_foll_pin_acquired "
 
 
 def read_pinned(root: str = "") -> int | None:
     """Return the bytes of the pages that the kernel has pinned so far; None if it does not count them (before Linux 5.8)."""
-    counts = [line.removeprefix(_PINNED) for line in text(f"{root}/proc/vmstat").splitlines() if line.startswith(_PINNED)]
-    return int(counts[0]) * mmap.PAGESIZE if counts and counts[0].isdecimal() else None
+    _, name, rest = ("\n" + text(f"{root}/proc/vmstat")).partition(_PINNED)
+    count = rest.partition("\n")[0]
+    return int(count) * mmap.PAGESIZE if name and count.isdecimal() else None
 
 
 _ALL_LINKS = 2**32 - 1

@@ -190,17 +190,19 @@ class Counters(msgspec.Struct, frozen=True):
     pinned_bytes: int | None = None
 
 
-def read(root: str = "", gpus: Gpus | None = None) -> Counters:
+def read(root: str = "", gpus: Gpus | None = None, inside: bool = False) -> Counters:
     """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver asks the card.
 
-    `root` is the folder of a copied /sys. Never raises: values that are missing or not readable are left out.
+    `root` is the folder of a copied /sys. inside: for a job inside this host, without what concerns the network alone. Never raises:
+    values that are missing or not readable are left out.
     """
-    interfaces, leaving = counters.read(root)
+    interfaces, leaving = counters.read(root, inside)
     counts, states = gpus.read() if gpus else ({}, {})
     uncounted = tuple(name for kind in _UNCOUNTED for name in entries(f"{root}/sys/class/{kind}"))
     return Counters(
-        interfaces, counters.read_infiniband(root), counts, leaving, states, uncounted, counters.read_tcp(root), counters.read_pinned(root)
-    )
+        interfaces, counters.read_infiniband(root), counts, leaving, states, uncounted, {} if inside else counters.read_tcp(root),
+        counters.read_pinned(root),
+    )  # fmt: skip
 
 
 def moved(before: Counters, after: Counters) -> dict[str, Any]:
@@ -264,6 +266,7 @@ class Instruments(Listener):
     telemetry: Telemetry | None = None
     _before: Counters = field(default_factory=Counters)
     _iterations: int = 0
+    _inside: bool = False  # whether the whole job is on this host
 
     @classmethod
     def ready(cls, world: World, cuda: bool, telemetry_hz: float) -> Instruments:
@@ -282,15 +285,16 @@ class Instruments(Listener):
             self.telemetry.taken()
             self.telemetry.switch(ready.case.size_bytes >= _SMALL_BYTES)
         self._iterations = ready.loop.iterations_run
+        self._inside = len(world.hosts) == 1
         if self.reads:
-            self._before = read(gpus=self.gpus if ready.case.device == "cuda" else None)
-        if len(world.hosts) > 1:  # on one host only rank 0 reads
+            self._before = read(gpus=self.gpus if ready.case.device == "cuda" else None, inside=self._inside)
+        if not self._inside:  # on one host only rank 0 reads
             world.gather(None, f"{ready.case.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
     def end(self, ready: PreparedCase) -> dict[str, Any]:
         """Read again and return what this process reports to rank 0, JSON-ready."""
         gpus = self.gpus if ready.case.device == "cuda" else None
-        changes = moved(self._before, read(gpus=gpus)) if self.reads else None
+        changes = moved(self._before, read(gpus=gpus, inside=self._inside)) if self.reads else None
         if self.telemetry:
             self.telemetry.switch(False)
         return {

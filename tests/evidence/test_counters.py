@@ -173,3 +173,14 @@ def test_an_interface_that_the_table_lacks_is_read_from_its_own_files(tmp_path: 
 def test_no_content_of_the_table_is_an_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     root = machine(tmp_path_factory.mktemp("machine"), content, "eth0")
     assert set(counters.read(root)[0]) == {"eth0"}
+
+
+def test_a_job_inside_a_host_reads_what_concerns_it_and_not_the_network(tmp_path: Path) -> None:
+    root = machine(tmp_path, HEAD + ROWS, "eth0")
+    (tmp_path / "sys/class/net/eth0/carrier_changes").write_text("3\n")
+    (tmp_path / "proc/net/snmp").write_text("Tcp: OutSegs RetransSegs\nTcp: 5 1\n")
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\nnr_foll_pin_acquired 2\nnr_foll_pin_released 1\n")
+    across, inside = (read(root, inside=is_inside) for is_inside in (False, True))
+    assert across.leaving == {"eth0"} and across.tcp == {"sent": 5, "retransmitted": 1}
+    assert (inside.leaving, inside.tcp, inside.pinned_bytes) == (set(), {}, 2 * mmap.PAGESIZE)
+    assert (inside.interfaces, across.interfaces) == ({"eth0": KNOWN}, {"eth0": {**KNOWN, "carrier_changes": 3}})

@@ -50,7 +50,7 @@ def readings(monkeypatch):
     """Readings of a loopback that carries 1000 bytes between two readings; records the GPUs of each reading."""
     asked = []
 
-    def read(gpus=None):
+    def read(gpus=None, inside=False):
         asked.append(gpus)
         return Counters(interfaces={"lo": {"tx_bytes": 1000 * len(asked), "tx_packets": len(asked)}})
 
