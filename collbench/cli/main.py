@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -205,11 +205,9 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
 def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
     """Return the parser of the command line, and the parser of each command.
 
-    With the name of a command that measures, or of a plug-in, only this one and the other measuring ones of the core are there: ranks
-    start faster without the others.
+    With the name of a command only this one is there: a start, and that of each rank, is faster without the others.
     """
-    from collbench.cli.command import CommandSpec
-    from collbench.cli.measure import add_collective, add_run
+    from collbench.cli.measure import add_collective, add_operation, add_run
     from collbench.operations.registry import reserve
 
     reserve(reserved_names)
@@ -217,17 +215,28 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    adders: dict[str, Callable[[Any], object]] = {"OPERATION": add_collective, "run": add_run}
-    if command != "run" and command not in operation_commands():
-        places = {**_PLACES, **{name: place for name, place in plugin_commands().items() if name not in (*_CORE, *operation_commands())}}
-        if command in places and command not in _PLACES:
-            places = {command: places[command]}
-        for name, place in places.items():
-            for part in loaded_parts([place]):
-                adders[name] = part.add_to if isinstance(part, CommandSpec) else part
-    for add in adders.values():
-        add(commands)
+    if command in operation_commands():
+        add_operation(commands, command)
+    elif command == "run":
+        add_run(commands)
+    else:
+        of_plugins = {name: place for name, place in plugin_commands().items() if name not in (*_CORE, *operation_commands())}
+        places = {**_PLACES, **of_plugins}
+        if command not in places:
+            add_collective(commands)
+            add_run(commands)
+        for place in [places[command]] if command in places else places.values():
+            _add_part(commands, place)
     return parser, dict(commands.choices)
+
+
+def _add_part(commands: Any, place: str) -> None:
+    """Add the command at a place; none if its plug-in does not load."""
+    from collbench.cli.command import CommandSpec
+
+    for part in loaded_parts([place]):
+        add = part.add_to if isinstance(part, CommandSpec) else part
+        add(commands)
 
 
 def reserved_names() -> frozenset[str]:

@@ -33,14 +33,20 @@ _SUMMARIES = {
 
 def add_collective(commands: Any) -> None:
     """Add one command per operation (some share one, such as the point-to-point ones `p2p`)."""
-    for name, measured in sorted(operation_commands().items()):
-        summary = _SUMMARIES.get(name) or "; ".join(operation.summary for operation in measured)
-        CommandSpec(
-            name=name, summary=summary, about=summary, options=OperationOptions, layout=partial(_layout, measured), operations=measured,
-            other_tools=True, request=collective_request,
-        ).add_to(commands)  # fmt: skip
+    for name in sorted(operation_commands()):
+        add_operation(commands, name)
     for name, wrong in broken().items():
         add_command(commands, name, f"n/a: {wrong}".replace("%", "%%"), None, partial(_refuse, wrong))
+
+
+def add_operation(commands: Any, name: str) -> None:
+    """Add the command of an operation, or of those that share it."""
+    measured = operation_commands()[name]
+    summary = _SUMMARIES.get(name) or "; ".join(operation.summary for operation in measured)
+    CommandSpec(
+        name=name, summary=summary, about=summary, options=OperationOptions, layout=partial(_layout, measured), operations=measured,
+        other_tools=True, request=collective_request,
+    ).add_to(commands)  # fmt: skip
 
 
 def _layout(measured: Sequence[Operation]) -> Layout:
