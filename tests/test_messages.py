@@ -137,9 +137,10 @@ def test_no_code_reads_a_rendered_text() -> None:
 def _readers() -> Iterator[str]:
     """ "collbench/gating/verdict.py:waits" for each function that does, where the syntax tree shows it."""
     for path in sorted((ROOT / "collbench").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef) and any(map(_reads, ast.walk(function))):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        readers = {node for node in nodes if _reads(node)}
+        for function in nodes if readers else []:
+            if isinstance(function, ast.FunctionDef) and not readers.isdisjoint(ast.walk(function)):
                 yield f"{path.relative_to(ROOT)}:{function.name}"
 
 
