@@ -187,7 +187,9 @@ def plural(count: int, noun: str) -> str:
 
 def noun_of(count: int, noun: str) -> str:
     """Return the noun alone, as it follows a count: "rank" for 1, else "ranks"."""
-    return noun if count == 1 else f"{noun}es" if noun.endswith(("s", "sh", "ch", "x")) else f"{noun}s"
+    if count == 1:
+        return noun
+    return f"{noun}es" if noun.endswith(("s", "sh", "ch", "x")) else f"{noun}s"
 
 
 def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:

@@ -187,7 +187,8 @@ class _Shared(msgspec.Struct, frozen=True):
         """Return the groups that share a host's NICs, as text."""
         if self.running.operation.name == "sendrecv":
             edges = round(busier / self._moved()) if busier else 1
-            return f" shared by {edges} edges of the ring{'s' if len(self.running.groups) > 1 else ''}" if edges > 1 else ""
+            rings = "rings" if len(self.running.groups) > 1 else "ring"
+            return f" shared by {edges} edges of the {rings}" if edges > 1 else ""
         groups = self._groups(host)
         return f" shared by {groups} groups" if groups > 1 else ""
 

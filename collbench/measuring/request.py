@@ -45,9 +45,12 @@ class Budget(msgspec.Struct, frozen=True):
 
     def target(self, size_bytes: int) -> float:
         """Return the relative half-width of the median's confidence interval that ends the measurement."""
+        if self.precision is not None:
+            return self.precision
         small, middle, large = _TARGETS
-        by_size = small if size_bytes <= _SMALL else middle if size_bytes <= _MIDDLE else large
-        return self.precision if self.precision is not None else by_size
+        if size_bytes <= _SMALL:
+            return small
+        return middle if size_bytes <= _MIDDLE else large
 
 
 class SharedTime:

@@ -72,9 +72,11 @@ class BandwidthCheck(msgspec.Struct, frozen=True):
             return "failed"
         if self.share is None or is_unreliable(self.row):
             return "inconclusive"
-        if (self.share if self.low is None else self.low) >= self.at_least:
+        low = self.share if self.low is None else self.low
+        high = self.share if self.high is None else self.high
+        if low >= self.at_least:
             return "passed"
-        return "failed" if (self.share if self.high is None else self.high) < self.at_least else "inconclusive"
+        return "failed" if high < self.at_least else "inconclusive"
 
     def render(self) -> str:
         """Return the sentence for the test's report."""
@@ -108,7 +110,9 @@ class TimeCheck(msgspec.Struct, frozen=True):
         if time is None or time.low is None or time.high is None or not self.case.across_launches:
             return "inconclusive"
         limit = 1 + self.margin
-        return "failed" if time.low > limit else "passed" if time.high <= limit else "inconclusive"
+        if time.low > limit:
+            return "failed"
+        return "passed" if time.high <= limit else "inconclusive"
 
     def render(self) -> str:
         """Return the sentence for the test's report."""

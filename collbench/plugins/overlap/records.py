@@ -301,7 +301,9 @@ def _doubt(
 
 
 def _outcome(percent: float) -> Outcome:
-    return "hidden" if percent > _HIDDEN else "exposed" if percent < _EXPOSED else "partial"
+    if percent > _HIDDEN:
+        return "hidden"
+    return "exposed" if percent < _EXPOSED else "partial"
 
 
 def _payer(exposed_s: float, slower_s: float, communication_s: float) -> Payer:

@@ -407,7 +407,9 @@ def _unusable(row: Row) -> str | None:
         return "one node"
     if row.ranks % row.nodes:
         return "uneven ranks"
-    return reason(row) if row.size_bytes else ("wrong_data" if row.wrong else None)
+    if row.size_bytes:
+        return reason(row)
+    return "wrong_data" if row.wrong else None
 
 
 def _identity(row: Row) -> tuple[tuple[str | int | bool | None, ...], int, int]:

@@ -225,8 +225,12 @@ class _JsonReader:
         """Return the name of a group: a name, [name, description], or the address of its object."""
         if isinstance(value, list):
             value = value[0] if value else ""
+        if value == 0 and type(value) is int:
+            return ""
         if type(value) is int:
-            return self.pointers.setdefault(value, hex(value) if "" in self.pointers.values() else "") if value else ""
+            if value not in self.pointers:
+                self.pointers[value] = hex(value) if "" in self.pointers.values() else ""
+            return self.pointers[value]
         if not isinstance(value, str):
             raise self.rank.fail("the process group of record_param_comms is not valid")
         return value
