@@ -11,16 +11,9 @@ import msgspec
 from collbench.plugin import plugins
 from collbench.units import plural
 
-# Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN, plug-ins in their parser.
-_EXPERT = frozenset(
-    {
-        "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "in_place", "out_of_place", "window",
-        "streams", "calls", "overlap",
-        "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
-        "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
-        "resume_if_exists", "color", "quiet", "no_config", "trace", "nvtx", "commit", "expect_template",
-    }
-)  # fmt: skip
+# Besides `Option.rare`: options of other commands that few users need, and those that are rare or not in certain commands, by the name of
+# their value. Plug-ins list such ones in their parser.
+_EXPERT = frozenset({"commit", "expect_template", "no_config"})
 _COMMON_IN: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("alltoallv", "allgatherv"), frozenset({"skew", "traffic"})),
     **dict.fromkeys(("gatherv", "scatterv", "reducescatterv"), frozenset({"traffic"})),  # a page has at most 20 lines of options
@@ -230,11 +223,14 @@ def examples(parser: HelpParser, operations: Collection[str]) -> list[tuple[str,
 
 def is_expert(parser: HelpParser, action: argparse.Action) -> bool:
     """Return whether only --help-all shows an option of a command."""
+    from collbench.cli.options import OPTIONS
+
     command = _command_of(parser)
     if action.dest in parser.entry.common.split() or action.dest in _COMMON_IN.get(command, ()):
         return False
-    expert = _EXPERT.union(_EXPERT_IN.get(command, ()), parser.entry.expert.split())
-    return bool(action.option_strings) and action.dest in expert
+    of_command = _EXPERT.union(_EXPERT_IN.get(command, ()), parser.entry.expert.split())
+    is_rare = action.dest in OPTIONS and OPTIONS[action.dest].rare
+    return bool(action.option_strings) and (is_rare or action.dest in of_command)
 
 
 def command_page(parser: HelpParser, operations: Collection[str], everything: bool) -> str:

@@ -43,6 +43,7 @@ class Option(msgspec.Struct, frozen=True):
     needs     an operation -> whether it has the option; None: it does not depend on operations
     rivals    options with the same word here exclude each other
     more      other settings of argparse
+    rare      whether only --help-all shows it, since few users need it
     name      of its value: that of the field that declares it
     """
 
@@ -56,6 +57,7 @@ class Option(msgspec.Struct, frozen=True):
     needs: Callable[[Operation], bool] | None = None
     rivals: str = ""
     more: dict[str, Any] = msgspec.field(default_factory=dict)
+    rare: bool = False
     name: str = ""
 
     @property
@@ -121,98 +123,102 @@ class MeasuringOptions:
     # fmt: off
     sizes: str | None = option("--sizes", "1K-1G, 1K-1G:x4, 1K-64K:+1K or 8,1K,1M; K = 1024 (default: 8 sizes from 8 to 64M, on NCCL 9 to "
         "1G)", "SIZES", needs=moves)
-    minimum: str | None = option("-b", "smallest size, as in nccl-tests", "MIN", needs=moves)
-    maximum: str | None = option("-e", "largest size", "MAX", needs=moves)
-    factor: str | None = option("-f", "factor between sizes (default: 2)", "FACTOR", needs=moves, rivals="step")
-    increment: str | None = option("-i", "increment between sizes", "STEP", needs=moves, rivals="step")
+    minimum: str | None = option("-b", "smallest size, as in nccl-tests", "MIN", needs=moves, rare=True)
+    maximum: str | None = option("-e", "largest size", "MAX", needs=moves, rare=True)
+    factor: str | None = option("-f", "factor between sizes (default: 2)", "FACTOR", needs=moves, rivals="step", rare=True)
+    increment: str | None = option("-i", "increment between sizes", "STEP", needs=moves, rivals="step", rare=True)
     backend: list[str] | None = option("--backend", "nccl, torch-nccl, mpi, gloo, socket (p2p), simulated … (default: nccl with GPUs, else "
         "every installed CPU backend)", "NAMES", words)
-    device: str = option("--device", _DEVICE, choices=("auto", "cpu", "cuda"), default="auto")
+    device: str = option("--device", _DEVICE, choices=("auto", "cpu", "cuda"), default="auto", rare=True)
     dtype: list[str] = option("-d --dtype", "float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, "
         "uint32, uint64 (default: float32)", "TYPES", words, ["float32"], needs=moves)
     redop: list[str] = option("-o --redop", "sum, prod, min, max, avg, band, bor, bxor (default: sum)", "OPS", words, ["sum"],
         needs=lambda it: it.reduces)
     root: list[str] = option("-r --root", "root rank, or several (default: 0)", "RANKS", words, ["0"], needs=lambda it: it.rooted)
     split: str | None = option("--split", "groups of ranks that run at the same time, as in nccl-tests: 'MOD 8' (rank modulo 8), 'DIV 8', "
-        "'AND 0x7' or 'OR 0x7' (default: one group of all)", "SPLIT", needs=_collective)
+        "'AND 0x7' or 'OR 0x7' (default: one group of all)", "SPLIT", needs=_collective, rare=True)
     skew: float | None = option("--skew", "rank 0's part is X times the average (default: 1: equal parts)", "X", skewed_share,
-        needs=lambda it: it.uneven, rivals="traffic")
+        needs=lambda it: it.uneven, rivals="traffic", rare=True)
     traffic: Path | None = option("--traffic", "bytes of each rank (alltoallv: each pair of ranks) as CSV; scaled to --sizes if set",
-        "FILE", Path, needs=lambda it: it.uneven, rivals="traffic")
+        "FILE", Path, needs=lambda it: it.uneven, rivals="traffic", rare=True)
     mode: str | None = option("--mode", "isolated: synchronize before each call; pipelined: back to back; batched: synchronize before each "
         "20 calls; graph: a CUDA graph; overlap: as --overlap (default: isolated on CPUs, pipelined on NCCL)", choices=MODES, rivals="mode")
     overlap: bool = option("--overlap", "measure how much of each operation a computation of the same length hides: both alone, together, "
-        "and with test calls of MPI, interleaved (backends that can start an operation: mpi, gloo, nccl)", rivals="mode")
+        "and with test calls of MPI, interleaved (backends that can start an operation: mpi, gloo, nccl)", rivals="mode", rare=True)
     buffers: str | None = option("--buffers", "fixed: the same buffers for each call; rotating: 64 MiB of buffers in turn, on GPUs 256 MiB "
-        "(default: fixed on CPUs, rotating on NCCL)", choices=("fixed", "rotating"), needs=moves)
-    in_place: bool = option("--in-place", "use one buffer to send and to receive", needs=moves, rivals="place")
-    out_of_place: bool = option("--out-of-place", "use two buffers (default, if the library supports it)", needs=moves, rivals="place")
+        "(default: fixed on CPUs, rotating on NCCL)", choices=("fixed", "rotating"), needs=moves, rare=True)
+    in_place: bool = option("--in-place", "use one buffer to send and to receive", needs=moves, rivals="place", rare=True)
+    out_of_place: bool = option("--out-of-place", "use two buffers (default, if the library supports it)", needs=moves,
+        rivals="place", rare=True)
     window: int | None = option("--window", "messages in flight (default: 64, at most 256 MiB in all)", "W", positive,
-        needs=lambda it: it.windowed)
+        needs=lambda it: it.windowed, rare=True)
     pairs: tuple[int, ...] = option("--pairs", "numbers of pairs that send at the same time, rank i to rank i + N/2: 1,2,4 or all "
         "(default: all)", "NUMBERS", pair_numbers, (), needs=lambda it: it.aggregate)
     streams: int | None = option("--streams", "socket: TCP connections between two ranks, which share each message (default: 1)", "K",
-        connections, needs=lambda it: it.pair and not it.one_sided)
+        connections, needs=lambda it: it.pair and not it.one_sided, rare=True)
     algorithms: list[str] = option("--algorithms", f"NCCL: algorithms to force, besides NCCL's own choice: {', '.join(ALGORITHMS)}",
-        "NAMES", words, [], needs=_collective)
+        "NAMES", words, [], needs=_collective, rare=True)
     protocols: list[str] = option("--protocols", f"NCCL: protocols to force, with each algorithm: {', '.join(PROTOCOLS)}", "NAMES", words,
-        [], needs=_collective)
+        [], needs=_collective, rare=True)
     registration: list[str] = option("--registration", f"NCCL: registration of the buffers: {', '.join(REGISTRATIONS)}, or several "
-        "(default: none)", "WORDS", words, [])
+        "(default: none)", "WORDS", words, [], rare=True)
     calls: list[str] = option("--calls", "blocking; nonblocking: start, then wait (MPI_Iallreduce, async_op); persistent: start a request "
-        "that is made once (MPI_Allreduce_init), or several (default: blocking)", "FORMS", words, ["blocking"])
+        "that is made once (MPI_Allreduce_init), or several (default: blocking)", "FORMS", words, ["blocking"], rare=True)
     iterations: int | None = option("-n --iterations", "exactly N samples, unless --max-time ends first (default: until --precision is "
         "reached)", "N", positive, fills="budget.iterations")
     warmup: int | None = option("-w --warmup", "exactly N warm-up calls (default: until times are stable)", "N", natural,
-        fills="budget.warmup")
+        fills="budget.warmup", rare=True)
     precision: float | None = option("--precision", "target half-width of the 95 %% confidence interval, in percent (default: by size)",
-        "PCT", percent, fills="budget.precision")
+        "PCT", percent, fills="budget.precision", rare=True)
     max_time: float | None = option("--max-time", f"time limit per case, before all counts (default: {CASE_MAX_TIME_S:g})", "SECONDS",
         duration, fills="budget.max_time_s")
     total_time: float | None = option("--total-time", f"time limit of all cases together, divided among them (default: {BRIEF_S:g} per "
         f"operation without --full, sizes, -n, --precision and --max-time, else none)", "SECONDS", duration, fills="budget.total_s")
     check: int = option("-c --check", "calls per case that verify the data; 0: off (default: 1)", "N", natural, 1, fills="check")
     stop_on_wrong: bool = option("--stop-on-wrong", "end the run at the first wrong data and keep the rows measured so far (default: "
-        "continue, and exit with code 4)", fills="stop_on_wrong")
-    ceiling: float | None = option("--ceiling", "expected bus bandwidth (default: from the probed hardware)", "GB/s", rate, fills="ceiling")
+        "continue, and exit with code 4)", fills="stop_on_wrong", rare=True)
+    ceiling: float | None = option("--ceiling", "expected bus bandwidth (default: from the probed hardware)", "GB/s", rate,
+        fills="ceiling", rare=True)
     oversubscription: float = option("--oversubscription", "oversubscription of the fabric: it carries the rate of a host divided by X "
-        "(default: 1)", "X", fabric_factor, 1.0, fills="oversubscription")
+        "(default: 1)", "X", fabric_factor, 1.0, fills="oversubscription", rare=True)
     seed: int | None = option("--seed", "seed of the inputs and of the order of the cases (default: 0, and a random order)", "N", natural,
-        fills="order_seed")
+        fills="order_seed", rare=True)
     evidence: str = option("--evidence", "record counters and logs that show the path of the bytes; tuning: also the choices of NCCL "
-        "before 2.27, which logs a line per call (default: on)", choices=("on", "off", "tuning"), default="on", fills="evidence")
+        "before 2.27, which logs a line per call (default: on)", choices=("on", "off", "tuning"), default="on", fills="evidence", rare=True)
     telemetry: float = option("--telemetry", "read clocks, power and temperature of the GPUs N times a second (at most 5), for sizes from "
-        "1 MiB (default: 1; 0: never)", "N", hertz, 0.0, fills="telemetry_hz")
+        "1 MiB (default: 1; 0: never)", "N", hertz, 0.0, fills="telemetry_hz", rare=True)
     slowed: list[str] = option("--slowed", "slow cases down on purpose, to test a gate: by=10%%, by=5-15%% or by=10±3%%; select cases by "
         "operations=, backends=, sizes= and ranks by ranks= (default: all); separate several with ';'", "SPEC", default=[],
-        more={"action": "append"})
+        more={"action": "append"}, rare=True)
     ranks: int | None = option("--ranks", "processes to start on this host without a launcher (default: one per GPU, or one per K GPUs of "
         "-g; on CPUs at least 2)", "N", positive, fills="ranks")
     oversubscribe: bool = option("--oversubscribe", "allow more than 16 ranks per core on this host (default: refuse to start)",
-        fills="oversubscribe")
+        fills="oversubscribe", rare=True)
     gpus_per_process: int = option("-g --gpus-per-process", "NCCL: number of GPUs (and ranks) that each process uses, as in nccl-tests "
         "(default: 1)", "K", positive, 1, fills="gpus_per_process")
     ranks_per_node: int | None = option("--ranks-per-node", "with one task per node: ranks that each task starts (default: 1; NCCL under "
-        "srun: one per GPU)", "K", positive, fills="ranks_per_node")
+        "srun: one per GPU)", "K", positive, fills="ranks_per_node", rare=True)
     launches: int = option("--launches", "number of launches on this host; intervals are over their medians (default: 1)", "N", positive, 1,
         fills="launches")
     gdr_check: bool = option("--gdr-check", "NCCL: compare launches with and without GPUDirect RDMA, interleaved; --launches of each, at "
-        "least 2", fills="gdr_check")
+        "least 2", fills="gdr_check", rare=True)
     timeout: float = option("--timeout", f"deadline of each wait for other ranks (default: {DEFAULT_TIMEOUT_S:g})", "SECONDS", duration,
-        DEFAULT_TIMEOUT_S, fills="timeout_s")
-    allocation: str | None = option("--allocation", "name of the allocation (default: the scheduler's job)", "NAME", fills="allocation")
+        DEFAULT_TIMEOUT_S, fills="timeout_s", rare=True)
+    allocation: str | None = option("--allocation", "name of the allocation (default: the scheduler's job)", "NAME",
+        fills="allocation", rare=True)
     out: Path | None = option("--out", "run folder (default: runs/<time>-<operation>-<id>)", "DIR", Path, fills="out")
     html: Path | None = option("--html", "also write the result as one HTML page, which needs no network", "FILE", Path)
     trace: Path | None = option("--trace", "also write the timeline of the run (cases, phases, samples) as trace events, for Perfetto and "
-        "chrome://tracing", "FILE", Path, fills="trace")
-    nvtx: bool = option("--nvtx", "mark cases and their phases with NVTX ranges, for Nsight Systems (extra: nvtx, or cupy)", fills="nvtx")
+        "chrome://tracing", "FILE", Path, fills="trace", rare=True)
+    nvtx: bool = option("--nvtx", "mark cases and their phases with NVTX ranges, for Nsight Systems (extra: nvtx, or cupy)",
+        fills="nvtx", rare=True)
     resume: Path | None = option("--resume", "continue an incomplete run: measure only the cases that its folder lacks", "RUN", Path,
-        fills="resume")
+        fills="resume", rare=True)
     resume_if_exists: bool = option("--resume-if-exists", "continue the run in --out DIR if there is one, for jobs that may be requeued",
-        fills="resume_if_exists")
+        fills="resume_if_exists", rare=True)
     format: str = option("--format", **format_settings(*ROW_FORMATS))
-    color: str = option("--color", "colored output (default: auto)", choices=("auto", "always", "never"), default="auto")
-    quiet: bool = option("--quiet", "print results and errors, but no progress and no notes")
+    color: str = option("--color", "colored output (default: auto)", choices=("auto", "always", "never"), default="auto", rare=True)
+    quiet: bool = option("--quiet", "print results and errors, but no progress and no notes", rare=True)
     columns: str | None = option("--columns", "columns of the table, such as size,time,p99; +p95,max adds to the usual ones", "NAMES",
         _known_columns)
     verbose: bool = option("-v --verbose", "show the flags of each row, and what they mean")
