@@ -78,9 +78,9 @@ def test_all_names_are_listed_and_none_is_hidden_by_a_package() -> None:
     assert not packages & set(collbench.__all__)
 
 
-def test_each_option_of_the_command_is_an_argument() -> None:
+def test_each_argument_is_an_option_of_the_command() -> None:
     arguments = set(inspect.signature(collbench.measure).parameters) - {"operation", "others"}
-    assert arguments == OPTIONS_OF_OPERATIONS.keys() - OF_THE_COMMAND_LINE
+    assert arguments <= OPTIONS_OF_OPERATIONS.keys() - OF_THE_COMMAND_LINE
 
 
 def test_an_option_without_an_argument_of_its_own_is_accepted_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
