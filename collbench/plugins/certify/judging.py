@@ -197,10 +197,11 @@ def _operations(criterion: Criterion, evidence: EvidenceSet, faulty: Sequence[st
             if verdict == PASS and len(evidence.hosts) > 1 and (row.nodes or 1) < 2:
                 verdict, text = INCOMPLETE, "measured inside one host"
             low, high = interval_of_percent(row)
+            compared = row.comparison
             yield {
                 "verdict": verdict, "hosts": hosts_of(table.runs[0]), "case": case, "source": table.runs[0].path, "evidence": text,
                 "subject": f"{row.operation} over {row.backend} at {format_size(row.size_bytes)}",
-                "percent": row.percent_of_ceiling, "low": low, "high": high, "required": 100 * criterion.share,
+                "percent": compared.percent if compared else None, "low": low, "high": high, "required": 100 * criterion.share,
                 "measured_bytes_per_s": row.busbw_bytes_per_s, "expected_bytes_per_s": row.ceiling.bytes_per_s if row.ceiling else None,
             }  # fmt: skip
 
@@ -234,23 +235,26 @@ def _of_row(row: Row, share: float) -> tuple[Word, str]:
 
 def _why_unusable(row: Row) -> str:
     """Return why a row shows nothing about this hardware; "" if it does."""
-    quality, ceiling, percent = quality_of(row), row.ceiling, row.percent_of_ceiling
+    quality = quality_of(row)
+    ceiling = row.ceiling
+    compared = row.comparison
     if row.na is not None or not row.checked:
         return f"not measured: {row.na}" if row.na else "the data was not verified"
     if ceiling is not None and ceiling.disturbed:
         return "the measured reference was disturbed"
-    if ceiling is None or ceiling.kind in ("given", "simulated") or percent is None:
+    if ceiling is None or ceiling.kind in ("given", "simulated") or compared is None:
         return "the expected bandwidth of this hardware is unknown"
     if quality is None or quality.word == UNRELIABLE or row.n < FEWEST_SAMPLES:
         return f"unreliable: {', '.join(row.flags)}"
-    if ceiling.kind == "measured" and percent > 100 * MOST_OF_MEASURED:
+    if ceiling.kind == "measured" and compared.percent > 100 * MOST_OF_MEASURED:
         return "more than the measured reference, which was disturbed"
     return ""
 
 
 def _why_not_slow(row: Row) -> str:
     """Return why a row below the share does not show slow hardware; "" if it does."""
-    quality, ceiling = quality_of(row), row.ceiling
+    quality = quality_of(row)
+    ceiling = row.ceiling
     over_tcp = row.backend in TCP_BACKENDS and ceiling is not None and (ceiling.bytes_per_s or 0.0) > MOST_OF_TCP
     if over_tcp or (row.operation in LIBRARY_BOUND and ceiling is not None and ceiling.kind == "measured"):
         return "the library does not reach what this hardware carries: measure with another backend"
