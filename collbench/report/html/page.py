@@ -88,7 +88,7 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]], index: str 
     main = by_key[key].charts[0] if key else None
     rest = [replace(section, charts=section.charts[1:]) if section.key == key else section for section in made]
     shown = [section for section in rest if section.texts or section.tables or section.charts or section.links]
-    kinds = {str(chart.data["kind"]) for section in made for chart in section.charts if chart.data is not None}
+    kinds = {str(chart.data.get("kind")) for section in made for chart in section.charts if chart.data}
     return _rendered(
         _HERE / "page.html.j2",
         "\n".join([_written("css", kinds), *(style() for style in hooks_of("page_style"))]),
