@@ -57,7 +57,8 @@ test-long: test-all # the former name
 
 test-all: lint docs-environment openmpi-environment impi-environment cuda-environment plugin-environments
 	mkdir -p build
-	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; tools/long_table build/long.xml >build/LONG.md; exit $$code
+	$(PYTEST) --long $(TOGETHER) --junitxml=build/together.xml; together=$$?; $(PYTEST) --long $(ALONE) --junitxml=build/alone.xml; alone=$$?; \
+	tools/long_table build/together.xml build/alone.xml >build/LONG.md; [ $$together -eq 0 ] && [ $$alone -eq 0 ]
 
 .PHONY: dist dist-environment
 dist: dist-environment
