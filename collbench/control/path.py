@@ -20,6 +20,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from collbench.addresses import tcp_socket
 from collbench.reason import Fact
 
 _ESTABLISHED = 1
@@ -190,12 +191,11 @@ class _Attempt:
     """One connection that sends one packet."""
 
     def __init__(self, address: str, port: int, size: int) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._headers = _HEADERS[family]
         self.size = size
         self.connected = self.passed = self.over = False
         self._sent = 0
-        self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.socket = tcp_socket(address, socket.SOCK_NONBLOCK)
+        self._headers = _HEADERS[self.socket.family]
         if size:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size - self._headers)
         if self.socket.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
