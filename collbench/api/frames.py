@@ -53,7 +53,7 @@ FLAG = ValueKind("boolean", "bool_", (bool,))
 FLOAT = ValueKind("float64", "float64", (int, float))
 TIME = ValueKind("datetime64[us, UTC]", "timestamp", (str,))
 OBJECT = ValueKind("object", "string", (object,))
-_OF_TYPES = {str: TEXT, int: COUNT, bool: FLAG, float: FLOAT, object: OBJECT}
+_KINDS = {str: TEXT, int: COUNT, bool: FLAG, float: FLOAT, object: OBJECT}
 _RUN_COLUMNS = {
     **RUN_COLUMN,
     "path": column("The run folder."),
@@ -81,13 +81,13 @@ class TableColumn(msgspec.Struct, frozen=True):
     def of(cls, name: str, spec: ColumnSpec) -> TableColumn:
         """Return the column of a declaration; without a type it is that of the unit, which follows from the end of its name."""
         unit = spec.unit or unit_of(name)
-        kind = TIME if unit is UTC else _OF_TYPES[spec.type or unit.type]
+        kind = TIME if unit is UTC else _KINDS[spec.type or unit.type]
         return cls(kind, described(spec.about, unit))
 
     @classmethod
     def of_value(cls, value: ValueColumn) -> TableColumn:
         """Return the column of a field of a record."""
-        return cls(_OF_TYPES[value.type], described(value.about, value.unit))
+        return cls(_KINDS[value.type], described(value.about, value.unit))
 
 
 def _described(columns: Mapping[str, ColumnSpec]) -> dict[str, TableColumn]:
@@ -150,19 +150,19 @@ class DeclaredTable(msgspec.Struct, frozen=True):
         def records(runs: Any) -> list[Any]:
             return [record for run in runs for record in self.records_of(run, runs.strict)]
 
-        what = f"The rows of all runs of `collbench {self.kind.name}`, as typed values."
-        records.__doc__ = f"{what} Raises UnreadableRun for damaged records."
+        summary = f"The rows of all runs of `collbench {self.kind.name}`, as typed values."
+        records.__doc__ = f"{summary} Raises UnreadableRun for damaged records."
         return property(records)
 
 
 @cache
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     """Return the columns of each table, by the name of the method of `Runs` that makes it."""
-    of_row = {value.name: TableColumn.of_value(value) for value in value_columns(Row)}
-    of_case = {name: of_row[name] for name in ("operation", "backend", "size_bytes", "ranks")}
+    row_columns = {value.name: TableColumn.of_value(value) for value in value_columns(Row)}
+    case_columns = {name: row_columns[name] for name in ("operation", "backend", "size_bytes", "ranks")}
     columns: dict[str, Mapping[str, TableColumn]] = {
-        "frame": _described(_RUN_COLUMNS) | of_row | _described(_QUALITY),
-        "samples": _described(RUN_COLUMN | _ROW_INDEX) | of_case | _described(_SAMPLE_COLUMNS),
+        "frame": _described(_RUN_COLUMNS) | row_columns | _described(_QUALITY),
+        "samples": _described(RUN_COLUMN | _ROW_INDEX) | case_columns | _described(_SAMPLE_COLUMNS),
     }
     tables: list[DeclaredTable] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
     for table in tables:
@@ -180,18 +180,21 @@ def _frame(table: str, records: Iterable[Sequence[Any]]) -> pandas.DataFrame:
     except ImportError as error:
         raise UsageError("a DataFrame needs pandas: pip install 'collbench[pandas]'") from error
     columns = columns_of()[table]
-    values = list(zip(*records, strict=True)) or [()] * len(columns)
-    frame = pandas.DataFrame({name: _series(pandas, each.kind, own) for (name, each), own in zip(columns.items(), values, strict=True)})
-    frame.attrs["columns"] = {name: each.description for name, each in columns.items()}
+    values_by_column = list(zip(*records, strict=True)) or [()] * len(columns)
+    series = {name: _series(pandas, columns[name].kind, values) for name, values in zip(columns, values_by_column, strict=True)}
+    frame = pandas.DataFrame(series)
+    frame.attrs["columns"] = {name: column.description for name, column in columns.items()}
     return frame
 
 
 def _series(pandas: Any, kind: ValueKind, values: Sequence[Any]) -> Any:
     """Return a column of a DataFrame; a value of another type, which an altered run may have, is unknown."""
-    known = [value if _fits(value, kind) else None for value in values]
+    valid = [value if _fits(value, kind) else None for value in values]
     if kind is TIME:
-        return pandas.Series(pandas.to_datetime(known, utc=True, errors="coerce", format="ISO8601")).astype(kind.pandas)
-    return pandas.Series([_encodable(value) for value in known] if kind is TEXT else known, dtype=kind.pandas)
+        return pandas.Series(pandas.to_datetime(valid, utc=True, errors="coerce", format="ISO8601")).astype(kind.pandas)
+    if kind is TEXT:
+        valid = [_encodable(text) for text in valid]
+    return pandas.Series(valid, dtype=kind.pandas)
 
 
 def _fits(value: Any, kind: ValueKind) -> bool:
@@ -208,9 +211,8 @@ def of_rows(tables: Sequence[Launches], columns: Sequence[str] | None = None) ->
 
     Raises UsageError for an unknown name.
     """
-    names = [_known(name) for name in ([columns] if isinstance(columns, str) else columns or ())]
-    records = ([*of_run, *row_values(row)] for table, of_run in _heads(tables) for row in in_print_order(table.rows))
-    frame = _frame("frame", records)
+    names = [_column_name(name) for name in ([columns] if isinstance(columns, str) else columns or ())]
+    frame = _frame("frame", (record for table in tables for record in _rows_of(table)))
     if columns is None:
         return frame
     selected = frame[names]
@@ -218,22 +220,19 @@ def of_rows(tables: Sequence[Launches], columns: Sequence[str] | None = None) ->
     return selected
 
 
-def _heads(tables: Sequence[Launches]) -> Iterator[tuple[Launches, list[Any]]]:
-    for table in tables:
-        first = table.runs[0]
-        facts = [_text(first.info.get(name)) for name in ("started_utc", "allocation_id", "collbench")]
-        yield table, [table.name, str(first.path), *facts]
+def _rows_of(table: Launches) -> Iterator[Sequence[Any]]:
+    first_run = table.runs[0]
+    head = [table.name, str(first_run.path), *(first_run.info.get(key) for key in ("started_utc", "allocation_id", "collbench"))]
+    for row in in_print_order(table.rows):
+        yield [*head, *row_values(row)]
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _known(name: str) -> str:
+def _column_name(name: str) -> str:
+    """Return the name. Raises UsageError unless it is that of a column of `frame`."""
     names = list(columns_of()["frame"])
     if name in names:
         return name
-    near = get_close_matches(str(name), names, 3) or [each for each in names if str(name) in each][:3]
+    near = get_close_matches(str(name), names, 3) or [column for column in names if str(name) in column][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
     raise UsageError(f"unknown column {name!r:.60}: {hint}")
 
@@ -244,24 +243,25 @@ def of_samples(runs: Iterable[Run]) -> pandas.DataFrame:
 
 
 def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
-    name = run.path.resolve().name
+    run_name = run.path.resolve().name
     index_of = {id(row): index for index, row in enumerate(run.rows)}
     for row in in_print_order(run.rows):
         if "max_s" not in row.samples:
             continue
         times = run.array(row, "max_s").ravel().tolist()
-        means, ranks = (
-            run.array(row, each).ravel().tolist() if each in row.samples else [None] * len(times) for each in ("mean_s", "slowest_rank")
-        )
+        unknown = [None] * len(times)
+        means = run.array(row, "mean_s").ravel().tolist() if "mean_s" in row.samples else unknown
+        ranks = run.array(row, "slowest_rank").ravel().tolist() if "slowest_rank" in row.samples else unknown
         if not len(times) == len(means) == len(ranks):
             raise UsageError(f"{run.path}: the samples of {row.operation} have different lengths: the run was altered")
-        about = (name, index_of[id(row)], row.operation, row.backend, row.size_bytes, row.ranks)
-        yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
+        case = (run_name, index_of[id(row)], row.operation, row.backend, row.size_bytes, row.ranks)
+        for number, figures in enumerate(zip(times, means, ranks, strict=True)):
+            yield (*case, number, *figures)
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:
     """Raise UnreadableRun, if `strict`, where records of a run cannot be read."""
-    if strict and any(isinstance(each, Damage) for each in warnings):
+    if strict and any(isinstance(warning, Damage) for warning in warnings):
         raise UnreadableRun(f"{'; '.join(warnings)}; use `collbench.read(…, strict=False)` for what can be read")
 
 
@@ -274,14 +274,15 @@ def to_arrow(frame: pandas.DataFrame) -> pyarrow.Table:
         import pyarrow
     except ImportError as error:
         raise UsageError("an Arrow table or a Parquet file needs pyarrow: pip install 'collbench[pandas]'") from error
-    fields, arrays = [], []
+    fields = []
+    arrays = []
     for name in frame.columns:
         column = columns_of()["frame"][name]
         kind = column.kind
-        made = pyarrow.timestamp("us", "UTC") if kind is TIME else getattr(pyarrow, kind.arrow)()
+        arrow_type = pyarrow.timestamp("us", "UTC") if kind is TIME else getattr(pyarrow, kind.arrow)()
         values = frame[name].map(_json, na_action=None) if kind is OBJECT else frame[name]
-        fields.append(pyarrow.field(name, made, metadata={"description": column.description}))
-        arrays.append(pyarrow.array(values, type=made, from_pandas=True))
+        fields.append(pyarrow.field(name, arrow_type, metadata={"description": column.description}))
+        arrays.append(pyarrow.array(values, type=arrow_type, from_pandas=True))
     return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
 

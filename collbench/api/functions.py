@@ -40,10 +40,9 @@ def compare(a: Runs | AnyPath | Sequence[AnyPath], b: Runs | AnyPath | Sequence[
     """
     if not 0 < margin < 1:
         raise UsageError(f"margin={margin}: not a valid fraction (use a number above 0 and below 1, such as 0.05)")
-    sides = [runs_of(each) for each in (a, b)]
-    first, second = sides
-    found = compare_sides(list(first), list(second), (_name(a), _name(b)), margin)
-    return shown(found, ShownComparison)
+    runs_a = runs_of(a)
+    runs_b = runs_of(b)
+    return shown(compare_sides(list(runs_a), list(runs_b), (_name(a), _name(b)), margin), ShownComparison)
 
 
 def gate(
@@ -62,8 +61,8 @@ def gate(
     texts = [min_percent] if isinstance(min_percent, str) else list(min_percent)
     with uncollected():
         changes, floors = read_conditions(None if expect is None else _path(expect), texts)
-        found = judge(load(_path(baseline)), allocations_in(_folders(runs)), changes, date.today(), floors)
-    return shown(found, ShownVerdict)
+        verdict = judge(load(_path(baseline)), allocations_in(_folders(runs)), changes, date.today(), floors)
+    return shown(verdict, ShownVerdict)
 
 
 def peak(
@@ -104,26 +103,25 @@ def peak(
     Raises UsageError for an unknown operation, invalid hardware, files that cannot be read, a job of one rank, more pairs than the ranks
     make, and sizes of an operation without a model of its time.
     """
-    rates = {"nvlink_bytes_per_s": nvlink_bytes_per_s, "ceiling_bytes_per_s": ceiling_bytes_per_s}
-    for name, value in {**rates, "oversubscription": oversubscription}.items():
+    factors = {"nvlink_bytes_per_s": nvlink_bytes_per_s, "ceiling_bytes_per_s": ceiling_bytes_per_s, "oversubscription": oversubscription}
+    for name, value in factors.items():
         if value is not None and not (0 < value < math.inf):
             raise UsageError(f"{name}={value}: not a valid number (use one above 0)")
-    for name, number in {"nodes": nodes, "gpus_per_node": gpus_per_node, "nvlink_domain": nvlink_domain, "ring_edges": ring_edges,
-                         "pairs": pairs}.items():  # fmt: skip
+    counts = {"nodes": nodes, "gpus_per_node": gpus_per_node, "nvlink_domain": nvlink_domain, "ring_edges": ring_edges, "pairs": pairs}
+    for name, number in counts.items():
         if number is not None and number < 1:
             raise UsageError(f"{name}={number}: not a valid number (use 1 or more)")
-    known = _machines(machines)
-    override = UserOverride(
-        parse_nic(nic) if nic is not None else None, nvlink_bytes_per_s, parse_pcie(pcie) if pcie is not None else None, nvls
-    )
-    of_nodes = nodes_of(known, override, nodes, gpus_per_node, nvlink_domain)
-    job = Job(of_nodes, oversubscription, sharp, ring_edges, pairs, ceiling_bytes_per_s)
-    found = ceilings(operation, job)
+    described = _machines(machines)
+    nics = None if nic is None else parse_nic(nic)
+    gpu_link = None if pcie is None else parse_pcie(pcie)
+    job_nodes = nodes_of(described, UserOverride(nics, nvlink_bytes_per_s, gpu_link, nvls), nodes, gpus_per_node, nvlink_domain)
+    job = Job(job_nodes, oversubscription, sharp, ring_edges, pairs, ceiling_bytes_per_s)
+    job_ceilings = ceilings(operation, job)
     check_ranks(operation, job)
     if any(size < 1 for size in sizes):
         raise UsageError(f"sizes={list(sizes)}: not valid sizes (use 1 byte or more)")
     times = expected_times(operation, job, sizes) if sizes else ()
-    return shown(replace(found, sizes=tuple(times)), ShownCeilings)
+    return shown(replace(job_ceilings, sizes=tuple(times)), ShownCeilings)
 
 
 def probe(*paths: AnyPath) -> list[Machine]:
@@ -133,18 +131,18 @@ def probe(*paths: AnyPath) -> list[Machine]:
 
     A value that is not known is None. Raises UsageError for a path without a machine.
     """
-    return read_paths([_path(each) for each in paths]) if paths else [this_machine()]
+    return read_paths([_path(path) for path in paths]) if paths else [this_machine()]
 
 
-def runs_of(of: Runs | AnyPath | Sequence[AnyPath]) -> Runs:
+def runs_of(runs: Runs | AnyPath | Sequence[AnyPath]) -> Runs:
     """Return the runs, or what `read` finds in the paths."""
-    return of if isinstance(of, Runs) else read(of)
+    return runs if isinstance(runs, Runs) else read(runs)
 
 
-def _name(of: Runs | AnyPath | Sequence[AnyPath]) -> str:
-    if isinstance(of, str | PathLike):
-        return str(of)
-    paths = of.paths if isinstance(of, Runs) else [Path(path) for path in of]
+def _name(runs: Runs | AnyPath | Sequence[AnyPath]) -> str:
+    if isinstance(runs, str | PathLike):
+        return str(runs)
+    paths = runs.paths if isinstance(runs, Runs) else [Path(path) for path in runs]
     if not paths:
         return "no runs"
     return str(paths[0] if len(paths) == 1 else paths[0].parent)
@@ -156,13 +154,14 @@ def _folders(runs: Runs | AnyPath | Sequence[AnyPath]) -> list[Path]:
         return [_path(runs)]
     if isinstance(runs, Runs):
         return list(paths_of(runs))
-    return [_path(each) for each in runs]
+    return [_path(path) for path in runs]
 
 
 def _machines(machines: AnyPath | Iterable[AnyPath | Machine]) -> list[Machine]:
-    each = [machines] if isinstance(machines, str | PathLike) else list(machines)
-    paths = [_path(one) for one in each if not isinstance(one, Machine)]
-    return [*(one for one in each if isinstance(one, Machine)), *(read_paths(paths) if paths else ())]
+    sources = [machines] if isinstance(machines, str | PathLike) else list(machines)
+    described = [source for source in sources if isinstance(source, Machine)]
+    paths = [_path(source) for source in sources if not isinstance(source, Machine)]
+    return described + read_paths(paths) if paths else described
 
 
 def _path(path: AnyPath) -> Path:

@@ -123,7 +123,7 @@ def option_words(name: str, value: Any, options: Mapping[str, Option] = OPTIONS_
         return [option]
     values = [value] if isinstance(value, str | os.PathLike) or not isinstance(value, Sequence) else list(value)
     if name == "slowed":
-        return [f"{option}={each}" for each in values]
+        return [f"{option}={pair}" for pair in values]
     return [f"{option}={','.join(map(str, values))}"]
 
 
@@ -187,7 +187,7 @@ def _error(code: int, printed: str, folder: Path) -> CollbenchError:
 def _failures(folder: Path) -> list[str]:
     """Return the answers of the stored rows that were not measured or have wrong data, of which the command prints a table."""
     try:
-        found = answers(read(folder, strict=False).rows)
+        stored = answers(read(folder, strict=False).rows)
     except UsageError:  # nothing was stored
         return []
-    return [each.render() for each in found if each.missing or (each.verification is not None and each.verification.wrong)]
+    return [answer.render() for answer in stored if answer.missing or (answer.verification is not None and answer.verification.wrong)]

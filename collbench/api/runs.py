@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from msgspec.structs import replace
 
-from collbench.analysis.launches import Launches, combined_rows, sentence, together
+from collbench.analysis.launches import Launches, combined_rows, launch_folders, sentence, together
 from collbench.api import frames
 from collbench.errors import UsageError
 from collbench.plugin import api, hooks_of, loaded_parts
@@ -45,7 +45,9 @@ class Runs(Sequence[Run]):
 
     def __init__(self, paths: Sequence[Path], *, strict: bool = True, held: object = None, read: dict[Path, Run] | None = None) -> None:
         """Make the sequence of these run folders; `held` is kept as long as the runs are used, `read` has those that were read."""
-        self._paths, self.strict, self._held = list(paths), strict, held
+        self._paths = list(paths)
+        self.strict = strict
+        self._held = held
         self._read: dict[Path, Run] = {} if read is None else read
 
     def __len__(self) -> int:
@@ -101,8 +103,8 @@ class Runs(Sequence[Run]):
         A case that could not be measured has the reason in `na`, and no figures. columns: names to select, in this order.
         Raises UsageError for an unknown column, and without pandas (extra: pandas).
         """
-        apart = (Launches(run.path.resolve().name, (run,), combined_rows([run])) for run in self)
-        return frames.of_rows(self.launches if combine else list(apart), columns)
+        launches = self.launches if combine else [Launches(run.path.resolve().name, (run,), combined_rows([run])) for run in self]
+        return frames.of_rows(launches, columns)
 
     def samples(self) -> pandas.DataFrame:
         """Return a DataFrame with a row per stored sample: the time of the slowest rank, and what identifies its case.
@@ -134,7 +136,8 @@ class Runs(Sequence[Run]):
 
     def _repr_html_(self) -> str:
         """Return the table of the runs, as `collbench runs` lists them, for a notebook. All text is escaped."""
-        listed, sentences = [], []
+        listed = []
+        sentences = []
         for path in self._paths[:_MOST_SHOWN]:
             try:
                 run = self._run(path)
@@ -153,7 +156,7 @@ def check_whole(run: Run) -> None:
     """Raise UnreadableRun for a run with results that cannot be read, or of a newer version."""
     schema = run.info.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
-        frames.check_records([Damage(each) for each in run.warnings])
+        frames.check_records([Damage(warning) for warning in run.warnings])
     frames.check_records(run.warnings)
 
 
@@ -161,7 +164,8 @@ def warnings_of(run: Run) -> Iterator[str]:
     """Yield what could not be read of a run, what a resumed run means for intervals, and what an imported run lacks."""
     yield from run.warnings
     resumed = sentence(run)
-    yield from [resumed] if resumed else []
+    if resumed:
+        yield resumed
     yield from import_notes(run.info)
     try:
         for kind in kinds().values():
@@ -192,15 +196,15 @@ def read(
     """
     folders: list[Path] = []
     files: list[Path] = []
-    first = list(path) if isinstance(path, Sequence) and not isinstance(path, str) else [path]
-    for each in (*first, *more):
-        for found in _matches(each):
-            if found.is_dir():
-                folders += run_folders(found)
-            elif found.name in (RUN, CASES):
-                folders.append(found.parent)
+    paths = list(path) if isinstance(path, Sequence) and not isinstance(path, str) else [path]
+    for given in (*paths, *more):
+        for match in _matches(given):
+            if match.is_dir():
+                folders += run_folders(match)
+            elif match.name in (RUN, CASES):
+                folders.append(match.parent)
             else:
-                files.append(found)
+                files.append(match)
     if not folders and not files:
         raise UsageError("no path is named: name a run's folder, a folder of runs, or a file")
     _refuse_twice(folders)
@@ -217,32 +221,32 @@ def read(
 def _matches(path: AnyPath) -> list[Path]:
     """Return the path, or what a pattern matches. Raises UsageError if there is nothing."""
     try:
-        found = Path(path)
-        if found.exists():
-            return [found]
+        given = Path(path)
+        if given.exists():
+            return [given]
     except (TypeError, ValueError) as error:  # not a path, or one with a NUL character
         raise UsageError(f"{path!r:.200} is not a valid path ({error}): name a run's folder, a folder of runs, or a file") from error
-    names = glob.glob(str(found)) if glob.has_magic(str(found)) else []  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    names = glob.glob(str(given)) if glob.has_magic(str(given)) else []  # noqa: PTH207 (Path.glob takes no absolute pattern)
     matching = sorted(map(Path, names), key=_natural)
     if not matching:
         raise UsageError(
-            f"{printable(str(found))} does not exist: name a run's folder, a folder of runs, a pattern, or a file that another tool printed"
+            f"{printable(str(given))} does not exist: name a run's folder, a folder of runs, a pattern, or a file that another tool printed"
         )
     return matching
 
 
 def run_folders(path: Path) -> list[Path]:
     """Return the run folders in a folder: itself, or all below it, launch-2 before launch-10. Raises UsageError without any."""
-    found: list[Path] = []
+    folders: list[Path] = []
     unreadable: list[OSError] = []
     for folder, below, names in os.walk(path, onerror=unreadable.append):
         if RUN in names or CASES in names:
-            found.append(Path(folder))
+            folders.append(Path(folder))
             below.clear()
-    if not found:
+    if not folders:
         why = f" ({unreadable[0].strerror or unreadable[0]})" if unreadable else ""
         raise UsageError(f"{printable(str(path))} holds no run{why}: name a run's folder, or a folder with runs below it")
-    return sorted(found, key=_natural)
+    return sorted(folders, key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -253,16 +257,14 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _refuse_twice(folders: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for folder in folders:
-        own = folder.resolve()
-        if own in seen:
+        resolved = folder.resolve()
+        if resolved in seen:
             raise UsageError(f"{printable(str(folder))} is named twice: name each run once")
-        seen.add(own)
+        seen.add(resolved)
 
 
 def paths_of(runs: Runs) -> Iterator[Path]:
     """Yield the folders of runs; for all launches of a folder, that folder: a launch that is missing there is noticed then."""
-    from collbench.analysis.launches import launch_folders
-
     named = set(runs.paths)
     done: set[Path] = set()
     for path in runs.paths:

@@ -41,10 +41,10 @@ def answering(addresses: Iterable[str], within_s: float) -> str | None:
             waiting.register(attempt, selectors.EVENT_WRITE, address)
         while waiting.get_map() and time.monotonic() < end:
             for key, _ in waiting.select(max(0.0, end - time.monotonic())):
-                tried: Any = key.fileobj
-                if tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in answers:
+                ready: Any = key.fileobj
+                if ready.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in answers:
                     return str(key.data)
-                waiting.unregister(tried)
+                waiting.unregister(ready)
     return None
 
 
@@ -93,21 +93,22 @@ def await_name(meeting: str, patience_s: float) -> bool:
 
 
 _CANDIDATES = 8
-_FIRST, _COUNT, _APART = 20000, 12000, 1237  # below the kernel's range of ephemeral ports
-_SHORT = 24  # characters of the hash in the socket's name, which other users cannot guess
+_PORTS = range(20000, 32000)  # below the kernel's range of ephemeral ports
+_PORT_STEP = 1237
+_HASH_DIGITS = 24  # of the hash in the socket's name, which other users cannot guess
 
 
 def candidate_ports(secret: Secret, purpose: str = "ports") -> list[int]:
     """Return the ports that all ranks of a launch derive from its secret for one purpose."""
     seed = int.from_bytes(secret.derived(purpose)[:8], "big")
-    return [_FIRST + (seed + _APART * k) % _COUNT for k in range(_CANDIDATES)]
+    return [_PORTS[(seed + _PORT_STEP * k) % len(_PORTS)] for k in range(_CANDIDATES)]
 
 
 def node_place(info: LaunchInfo, secret: Secret) -> str:
     """Return the address at which the first rank of this node listens for the others: an abstract Unix socket, which has no file."""
     if info.meeting.startswith("ipc://"):
         return info.meeting
-    return f"ipc://@collbench-{secret.derived(f'node {socket.gethostname()} {info.node}').hex()[:_SHORT]}"
+    return f"ipc://@collbench-{secret.derived(f'node {socket.gethostname()} {info.node}').hex()[:_HASH_DIGITS]}"
 
 
 def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
@@ -122,7 +123,7 @@ def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
     return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
 
 
-def open_listener(hub: HubAddresses) -> str | None:
+def open_listener_note(hub: HubAddresses) -> str | None:
     """Return the sentence that rank 0 listens at every address of its host; None if it listens only at those of its name."""
     if hub.scope is Scope.GIVEN:
         return None

@@ -34,15 +34,16 @@ from collbench.control.addresses import candidate_ports, hub_places
 from collbench.control.security import Secret, secret_of
 from collbench.launch import software
 from collbench.launch.info import LaunchInfo
-from collbench.launch.software import Build, own, read_build
+from collbench.launch.software import Build, read_build
 
 _MAGIC = b"collbench build 1\n"
 _MAC_BYTES = 32
 _MOST_BYTES = 1200  # of JSON; with its header it stays below the MTU of any path
 _LONGEST_BYTES = len(_MAGIC) + _MAC_BYTES + _MOST_BYTES + 1  # one more than the limit, so that a longer datagram is detected
+T = TypeVar("T")
 _CALL = "build call"  # one key for each direction, so that a returned call is not a valid reply
 _ANSWER = "build answer"
-_AGAIN_S = 0.25
+_RESEND_S = 0.25
 _Host = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z._:-]{1,255}\Z")]
 _Nonce = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
@@ -78,8 +79,8 @@ class BuildAddresses(msgspec.Struct, frozen=True):
     @property
     def ports(self) -> list[int]:
         """Return the UDP ports at which rank 0 may listen, the most likely first."""
-        drawn = candidate_ports(self.secret, "build ports")
-        return [self.fixed, *drawn] if self.fixed else drawn
+        derived = candidate_ports(self.secret, "build ports")
+        return [self.fixed, *derived] if self.fixed else derived
 
 
 class BuildServer:
@@ -91,21 +92,21 @@ class BuildServer:
         self._take = take
         self._nonce = secrets.token_hex(16)
         self._seen: set[int] = set()
-        self._sockets = [bound for address in place.addresses if (bound := _bound(address, place.ports))]
+        self._sockets = list(filter(None, (_bound_socket(address, place.ports) for address in place.addresses)))
         self._thread = threading.Thread(target=self._serve, name="collbench-builds", daemon=True)
         if self._sockets:
-            self._ended = os.eventfd(0)  # which the thread closes
+            self._stop = os.eventfd(0)  # which the thread closes
             self._thread.start()
 
     def _serve(self) -> None:
         with ExitStack() as stack, selectors.DefaultSelector() as waiting:  # not select(), which rejects descriptors above 1023
-            stack.callback(os.close, self._ended)
-            waiting.register(self._ended, selectors.EVENT_READ)
-            for listening in self._sockets:
-                waiting.register(stack.enter_context(listening), selectors.EVENT_READ)
+            stack.callback(os.close, self._stop)
+            waiting.register(self._stop, selectors.EVENT_READ)
+            for listener in self._sockets:
+                waiting.register(stack.enter_context(listener), selectors.EVENT_READ)
             while True:
                 for key, _ in waiting.select():
-                    if key.fileobj == self._ended:
+                    if key.fileobj == self._stop:
                         return
                     ready: Any = key.fileobj
                     with suppress(OSError):  # the answer cannot be sent
@@ -116,17 +117,17 @@ class BuildServer:
 
     def _answer(self, call: BuildRequest) -> bytes:
         """Return the reply to a call of a rank of this launch."""
-        fresh = hmac.compare_digest(call.echo.encode(), self._nonce.encode())
-        if fresh and call.rank not in self._seen:
+        is_fresh = hmac.compare_digest(call.echo.encode(), self._nonce.encode())
+        if is_fresh and call.rank not in self._seen:
             self._seen.add(call.rank)
             self._take(call)
-        answer = BuildReply(socket.gethostname(), call.nonce, self._nonce, self._build.as_json(), fresh)
+        answer = BuildReply(socket.gethostname(), call.nonce, self._nonce, self._build.as_json(), is_fresh)
         return _sealed(answer, self._secret.derived(_ANSWER))
 
     def close(self) -> None:
         """Stop listening."""
         if self._thread.is_alive():
-            os.eventfd_write(self._ended, 1)
+            os.eventfd_write(self._stop, 1)
             self._thread.join()
 
     def __enter__(self) -> Self:
@@ -146,30 +147,30 @@ def ask_rank_0(
     end = time.monotonic() + seconds
     key = place.secret.derived(_ANSWER)
     call = BuildRequest(rank, socket.gethostname(), secrets.token_hex(16), build.as_json(), about=dict(about or {}))
-    last: BuildReply | None = None
+    last_reply: BuildReply | None = None
     with ExitStack() as stack:
-        open_at = {address: stack.enter_context(_udp_socket(address)) for address in place.addresses}
-        while not (stop.is_set() or (last and last.noted)) and time.monotonic() < end:
+        sockets = {address: stack.enter_context(_udp_socket(address)) for address in place.addresses}
+        while not (stop.is_set() or (last_reply and last_reply.noted)) and time.monotonic() < end:
             datagram = _sealed(call, place.secret.derived(_CALL))
-            for address, sending in open_at.items():
+            for address, udp_socket in sockets.items():
                 for port in place.ports:
                     with suppress(OSError):  # no route, or a firewall that rejects it
-                        sending.sendto(datagram, (address, port))
-            answer = _heard(list(open_at.values()), key, call.nonce, min(end, time.monotonic() + _AGAIN_S))
-            if answer:
-                last = answer
-                call.echo = answer.echo
-    return last
+                        udp_socket.sendto(datagram, (address, port))
+            reply = _first_reply(list(sockets.values()), key, call.nonce, min(end, time.monotonic() + _RESEND_S))
+            if reply:
+                last_reply = reply
+                call.echo = reply.echo
+    return last_reply
 
 
-def _heard(listening: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> BuildReply | None:
+def _first_reply(sockets: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> BuildReply | None:
     """Return the first reply to this nonce; None if none arrives in time."""
     while time.monotonic() < end:
-        for ready in select.select(listening, [], [], max(0.0, end - time.monotonic()))[0]:
+        for ready in select.select(sockets, [], [], max(0.0, end - time.monotonic()))[0]:
             with suppress(OSError):
-                answer = _opened(ready.recv(_LONGEST_BYTES), key, BuildReply)
-                if answer and answer.nonce == nonce:
-                    return answer
+                reply = _opened(ready.recv(_LONGEST_BYTES), key, BuildReply)
+                if reply and reply.nonce == nonce:
+                    return reply
     return None
 
 
@@ -178,9 +179,6 @@ def _sealed(value: Any, key: bytes) -> bytes:
     if len(text) > _MOST_BYTES:
         raise ValueError(f"a datagram of {len(text)} bytes exceeds the limit of {_MOST_BYTES}")
     return _MAGIC + hmac.digest(key, text, "sha256") + text
-
-
-T = TypeVar("T")
 
 
 def _opened(datagram: bytes, key: bytes, kind: type[T]) -> T | None:
@@ -194,7 +192,7 @@ def _opened(datagram: bytes, key: bytes, kind: type[T]) -> T | None:
     return None
 
 
-def _bound(address: str, candidates: Sequence[int]) -> socket.socket | None:
+def _bound_socket(address: str, candidates: Sequence[int]) -> socket.socket | None:
     """Return a socket bound to the first free port, or None. Without a socket only the control plane compares the builds."""
     for port in candidates:
         bound = _udp_socket(address)
@@ -221,7 +219,7 @@ def addresses_of(places: Sequence[str]) -> list[str]:
 
 # The software of all hosts, collected before any rank joins: the command that uses it diagnoses builds that cannot join.
 
-_HOSTS_LOOK_S = 0.05
+_POLL_S = 0.05
 _OLDER = "an older build"
 
 
@@ -234,7 +232,7 @@ def send_build(info: LaunchInfo, env: Mapping[str, str], about: Mapping[str, str
     """Send this host's software to rank 0. Only the first rank of a host calls it. Raises UsageError without a secret."""
     secret = secret_of(info, env)
     place = BuildAddresses(secret, info.port, addresses_of(hub_places(info, secret)))
-    ask_rank_0(place, info.rank, own(), threading.Event(), seconds, about=about)
+    ask_rank_0(place, info.rank, software.own(), threading.Event(), seconds, about=about)
 
 
 def collect(
@@ -246,14 +244,16 @@ def collect(
     this host's own software from that result. The other hosts may reply until `seconds` after `meanwhile` has ended.
     """
     calls: list[BuildRequest] = []
-    any_address = "::" if any(":" in address for address in addresses_of([info.meeting + ":0"])) else "0.0.0.0"
-    with BuildServer(BuildAddresses(secret_of(info, env), info.port, [any_address]), own(), calls.append):
+    other_hosts = hosts_of(info) - 1
+    [rank_0] = addresses_of([f"{info.meeting}:0"])
+    place = BuildAddresses(secret_of(info, env), info.port, ["::" if ":" in rank_0 else "0.0.0.0"])
+    with BuildServer(place, software.own(), calls.append):
         result = meanwhile()
         end = time.monotonic() + seconds
-        while len(calls) < hosts_of(info) - 1 and time.monotonic() < end:
-            time.sleep(_HOSTS_LOOK_S)
-    of_hosts = [(socket.gethostname(), {"collbench": str(own()), **own_texts(result)})]
+        while len(calls) < other_hosts and time.monotonic() < end:
+            time.sleep(_POLL_S)
+    host_texts = [(socket.gethostname(), {"collbench": str(software.own()), **own_texts(result)})]
     for call in sorted(calls, key=lambda call: call.rank):
         texts = {name: value for name, value in call.about.items() if isinstance(value, str)}
-        of_hosts.append((call.host, {**texts, "collbench": str(read_build(call.build) or _OLDER)}))
-    return result, software.grouped(of_hosts), hosts_of(info) - 1 - len(calls)
+        host_texts.append((call.host, {**texts, "collbench": str(read_build(call.build) or _OLDER)}))
+    return result, software.grouped(host_texts), other_hosts - len(calls)

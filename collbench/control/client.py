@@ -41,8 +41,8 @@ from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, bund
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Entry, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch import software
 from collbench.launch.info import LaunchInfo
-from collbench.launch.software import mismatch, own, read_build
 
 # The connection of a rank to the first rank of its node, or of that rank to rank 0.
 
@@ -61,7 +61,7 @@ class Uplink:
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
         self._context = context
         self._keys = keys
-        self._patience = places
+        self._candidates = places
         self._due: dict[str, float] = {}  # addresses to try, and when
         self._monitors: dict[Any, Any] = {}  # of the sockets that try to connect, by socket
         self._places: dict[Any, str] = {}  # by monitor
@@ -101,16 +101,16 @@ class Uplink:
     def begin(self, hello: wire.Hello) -> None:
         """Begin to connect. `hello` is the first message."""
         self._hello = hello
-        at = time.monotonic()
-        for place, patience_s in self._patience:
-            self._due[place] = at
-            at += patience_s
+        due = time.monotonic()
+        for place, patience_s in self._candidates:
+            self._due[place] = due
+            due += patience_s
 
     def connect(self, now: float) -> float:
         """Connect to the addresses that are due, and send the first message. Return when to call again if none has accepted it by then."""
         if self._hello is None:
             return math.inf
-        for place in [place for place, at in self._due.items() if at <= now]:
+        for place in [place for place, due in self._due.items() if due <= now]:
             del self._due[place]
             socket = self._socket(place)
             socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
@@ -134,7 +134,8 @@ class Uplink:
         if ready in self._places:
             event, _, _ = socket_event(ready)
             if self.socket:
-                self.cut = self.cut or (time.monotonic() if event == zmq.EVENT_DISCONNECTED else None)
+                if event == zmq.EVENT_DISCONNECTED and self.cut is None:
+                    self.cut = time.monotonic()
             elif event & _REFUSED:
                 place = self._places[ready]
                 self.refused.append(place)
@@ -157,9 +158,9 @@ class Uplink:
         """Use the socket that rank 0 has accepted, and drop the others."""
         assert self._hello
         self.place = self._places[self._monitors[accepted]]
-        for other in self._monitors.keys() - {accepted}:
-            other.send_multipart(frames(wire.Moved(self._hello.member.rank)))
-            self._drop(other)
+        for unused in self._monitors.keys() - {accepted}:
+            unused.send_multipart(frames(wire.Moved(self._hello.member.rank)))
+            self._drop(unused)
         self.socket = accepted
         self._due.clear()
         for message in self._waiting:
@@ -177,8 +178,8 @@ class Uplink:
 
     def close(self, *, in_vain: bool) -> None:
         """Send the queued messages within one second, unless rank 0 has left, then close."""
-        for trying in list(self._monitors):
-            self._drop(trying, in_vain=in_vain or self.socket is None or self.cut is not None)
+        for dealer in list(self._monitors):
+            self._drop(dealer, in_vain=in_vain or self.socket is None or self.cut is not None)
         if self.second:
             self.second.close()
 
@@ -203,17 +204,17 @@ class NodeAgent(IOHandler):
         self.released = threading.Event()  # set when this rank may end, because no other rank's messages pass through it any more
         self.rank_0_replied = threading.Event()  # set when any message of rank 0 arrives
         self.above = "rank 0"  # the name of the other end of the uplink: "rank 0", or the first rank of this node
-        self.or_else: HostKilled | None = None  # other ranks that may have ended before it
+        self.host_killed: HostKilled | None = None  # other ranks of that host, which may have ended before it
         self.address = ""  # on the first rank of a node: this host's address as rank 0 reaches it
-        self._values: dict[int, dict[int, Entry]] = {}
-        self._sent = 0
-        self._offered: dict[int, deque[wire.Values]] = {}
+        self._values: dict[int, dict[int, Entry]] = {}  # by step and rank
+        self._sent_step = 0  # the last one
+        self._offered: dict[int, deque[wire.Values]] = {}  # by step
         self._departures: list[wire.Bye | wire.Moved] = []
         self._beat_at = 0.0
         self._queried_at: float | None = None
         self._answered_at: float | None = None
         self._probes: dict[str, Probe] = {}
-        self._takes_probes: socket.socket | None = None
+        self._probe_listener: socket.socket | None = None
         self._stacks = BackgroundCalls()
         self._welcomed = False
         self._begun = False
@@ -237,28 +238,29 @@ class NodeAgent(IOHandler):
         self.send(question)
 
     def _send_paths(self) -> None:
-        if self.address and self._takes_probes is None:
+        if self.address and self._probe_listener is None:
             with suppress(OSError):
-                self._takes_probes = listen_at(self.address, backlog=64)
-        port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
+                self._probe_listener = listen_at(self.address, backlog=64)
+        port = self._probe_listener.getsockname()[1] if self._probe_listener else 0
         self.send(wire.Paths(self.rank, port, self.connections.reports(), is_loopback_up()))
 
     def _answer(self) -> None:
         """Send rank 0 this rank's state, and the last known states of the stopped ranks of this node."""
         self._answered_at = self._answered_at or time.monotonic()
         self._send_paths()
-        held = [structs.replace(self.states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
-        self.send(wire.Here([self.own_state(), *held]))
+        stopped = [structs.replace(self.states.get(rank, RankState(rank)), held=True) for rank in self.node.stopped()]
+        self.send(wire.Here([self.own_state(), *stopped]))
 
     def _open_second_if_unheard(self, now: float) -> float:
         """Open a second connection where the first one does not deliver messages; return when to check again."""
-        due = min((at + _SECOND_S for at in (self._queried_at, self._answered_at) if at is not None), default=math.inf)
+        due = min((sent_at + _SECOND_S for sent_at in (self._queried_at, self._answered_at) if sent_at is not None), default=math.inf)
         if now < due:
             return due
-        unheard = self._queried_at is not None and now >= self._queried_at + _SECOND_S
+        has_no_reply = self._queried_at is not None and now >= self._queried_at + _SECOND_S
         info = tcp_info(self.up.descriptor)
+        is_blocked = info is not None and info.unacked > 0 and info.retransmits > 0
         self._queried_at = self._answered_at = None
-        if self.up.place.startswith("tcp://") and not self.up.second and (unheard or (info and info.unacked and info.retransmits)):
+        if self.up.place.startswith("tcp://") and not self.up.second and (has_no_reply or is_blocked):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
             self.up.send_second(wire.Where())
@@ -311,14 +313,14 @@ class NodeAgent(IOHandler):
                 if not self._offered[message.step]:
                     del self._offered[message.step]
             case wire.TakeStack():
-                self._stack(message)
+                self._take_stack(message)
             case wire.Abort():
                 self.inbox.put(PeerFailed(message.sentence, message.code))
                 self.ending.begin(message.sentence, message.code, self.node)
             case wire.Bye():
                 self.farewell.set()
 
-    def _stack(self, request: wire.TakeStack) -> None:
+    def _take_stack(self, request: wire.TakeStack) -> None:
         """Take a rank's stack with a tool, else its Python stack. A debugger never stops this process while its node waits for it."""
         rank = request.rank
         child = self.down.with_rank(rank)
@@ -335,7 +337,7 @@ class NodeAgent(IOHandler):
     def _from_below(self, child: ChildConnection, message: Message) -> None:
         match message:
             case wire.Hello():
-                self._hello(child, message)
+                self._forward_hello(child, message)
             case wire.Values():
                 check_ranks((entry.rank for entry in message.entries), child.ranks)
                 self.take(message.step, message.entries)
@@ -349,7 +351,7 @@ class NodeAgent(IOHandler):
             case _:
                 self.send(message)
 
-    def _hello(self, child: ChildConnection, hello: wire.Hello) -> None:
+    def _forward_hello(self, child: ChildConnection, hello: wire.Hello) -> None:
         if self._begun and self.joined.get(hello.member.rank) != hello.member:
             self.down.refuse(child, restarted(hello.member), FAILED)
         else:
@@ -368,12 +370,12 @@ class NodeAgent(IOHandler):
 
     def take(self, step: int, entries: Sequence[Entry]) -> None:
         """Store values of a step, of this rank or the node's others, and send them when they are complete."""
-        waiting = self._values.setdefault(step, {})
-        waiting.update({entry.rank: entry for entry in entries})
-        if step <= self._sent or waiting.keys() >= {self.rank, *self._mates()}:
+        by_rank = self._values.setdefault(step, {})
+        by_rank.update({entry.rank: entry for entry in entries})
+        if step <= self._sent_step or by_rank.keys() >= {self.rank, *self._mates()}:
             del self._values[step]
-            self._sent = max(self._sent, step)
-            for bundle in bundles(list(waiting.values())):
+            self._sent_step = max(self._sent_step, step)
+            for bundle in bundles(list(by_rank.values())):
                 values = wire.Values(step, bundle)
                 if values.size_bytes <= LARGE_BYTES:
                     self.up.send(values)
@@ -393,7 +395,7 @@ class NodeAgent(IOHandler):
         if self.up.socket is None:
             return min(due, self.up.connect(now))
         if self.up.cut is not None:
-            return min(due, self._without(now, self.up.cut))
+            return min(due, self._end_without_rank_0(now, self.up.cut))
         if now >= self._beat_at:
             self._beat_at = now + self._beat_s
             state = self.own_state()
@@ -404,30 +406,30 @@ class NodeAgent(IOHandler):
 
     def _report_departures(self) -> None:
         """Report the ranks that left, once their messages are sent. Let this rank end after them if it has asked to leave."""
-        empty = not (self._offered or self._values)
-        if empty:
+        all_sent = not (self._offered or self._values)
+        if all_sent:
             for message in self._departures:
                 self.up.send(message)
             self._departures.clear()
-        last = empty and not self._mates()
-        if self._leaving and not self.released.is_set() and (last or self.farewell.is_set() or self.ending.begun):
+        is_last = all_sent and not self._mates()
+        if self._leaving and not self.released.is_set() and (is_last or self.farewell.is_set() or self.ending.begun):
             self.released.set()
             if not self.farewell.is_set():  # else rank 0 has left: ZeroMQ would try to reach it for a second
                 self.up.send(wire.Bye(self.rank))
 
-    def _without(self, now: float, cut: float) -> float:
+    def _end_without_rank_0(self, now: float, cut: float) -> float:
         """Handle a lost connection to rank 0; return when to check again."""
         if self.farewell.is_set():
             return now + _LOST_S
         if now - cut > _LOST_S:
             self.farewell.set()
-            where = self.own_state().phase
-            during = f" during {where}" if where else ""
+            phase = self.own_state().phase
+            during = f" during {phase}" if phase else ""
             if self.connections.lossy:
                 reason = "it was killed or crashed, or the path between the hosts, which drops packets, lost its last message"
                 self.lose(f"the connection to {self.above} closed unexpectedly{during}: {reason}")
             else:
-                others = f"; {self.or_else.render()}" if self.or_else else ""
+                others = f"; {self.host_killed.render()}" if self.host_killed else ""
                 self.lose(f"{self.above} ended unexpectedly{during}: {ProcessEnd().render()}{others}")
         return cut + _LOST_S
 
@@ -453,8 +455,8 @@ class NodeAgent(IOHandler):
         self.up.close(in_vain=has_left)
         for probe in self._probes.values():
             probe.close()
-        if self._takes_probes:
-            self._takes_probes.close()
+        if self._probe_listener:
+            self._probe_listener.close()
 
 
 # The control plane of every rank except 0, as its main thread uses it.
@@ -497,19 +499,19 @@ class Client:
 
     def set_members(self, me: Member, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, and by rank the ranks that may have ended instead of it. Errors name them."""
-        first = above(me, members)
+        receiver = above(me, members)
         self._me = me
         self._rank_0 = members[0]
-        self._agent.above = str(first)
-        if me.host != members[0].host and first == members[0]:
+        self._agent.above = str(receiver)
+        if me.host != members[0].host and receiver == members[0]:
             self._agent.address = me.address
-        if first.host != me.host:  # this rank runs, so its own host was not killed
-            self._agent.or_else = other_candidates.get(first.rank)
+        if receiver.host != me.host:  # this rank runs, so its own host was not killed
+            self._agent.host_killed = other_candidates.get(receiver.rank)
 
     def join(self, me: Member, deadline_s: float) -> None:
         """Join rank 0. Raises WaitExpired without a reply within the deadline, UsageError or PeerFailed if rank 0 has another build."""
         compares = self._info.launcher != "local"
-        hello = wire.Hello(me, own().as_json() if compares else 0)
+        hello = wire.Hello(me, software.own().as_json() if compares else 0)
         self._io.do(lambda: self._agent.up.begin(hello))
         end = time.monotonic() + deadline_s
         joined = threading.Event()
@@ -518,83 +520,87 @@ class Client:
                 self._io.next(min(end, time.monotonic() + _UNWELCOME_S))  # the welcome
             except Empty:
                 if compares:
-                    threading.Thread(target=self._compare, args=(joined, deadline_s), name="collbench-builds", daemon=True).start()
+                    threading.Thread(target=self._compare_builds, args=(joined, deadline_s), name="collbench-builds", daemon=True).start()
                 self._io.next(end)
         except Empty:
             raise WaitExpired(self._describe_no_answer(deadline_s)) from None
         finally:
             joined.set()
 
-    def _compare(self, joined: threading.Event, seconds: float) -> None:
+    def _compare_builds(self, joined: threading.Event, seconds: float) -> None:
         """End the wait for rank 0's reply if rank 0 has another build, since it may not be able to read this rank's messages."""
+        build = software.own()
         addresses = BuildAddresses(self._secret, self._info.port, addresses_of([place for place, _ in self._places]))
-        answer = ask_rank_0(addresses, self._info.rank, own(), joined, seconds)
-        if answer and read_build(answer.build) != own() and not joined.is_set():
-            sentence = mismatch(self._info.rank, socket.gethostname(), own(), answer.host, read_build(answer.build))
-            self._agent.inbox.put(PeerFailed(sentence, USAGE) if answer.noted else UsageError(sentence))  # noted: rank 0 reports it
+        reply = ask_rank_0(addresses, self._info.rank, build, joined, seconds)
+        rank_0_build = software.read_build(reply.build) if reply else None
+        if reply and rank_0_build != build and not joined.is_set():
+            sentence = software.mismatch(self._info.rank, socket.gethostname(), build, reply.host, rank_0_build)
+            self._agent.inbox.put(PeerFailed(sentence, USAGE) if reply.noted else UsageError(sentence))  # noted: rank 0 reports it
 
     def _describe_no_answer(self, deadline_s: float) -> str:
         info = self._info
-        where = next(place for place, _ in self._places if not place.startswith("ipc://@"))
+        address = next(place for place, _ in self._places if not place.startswith("ipc://@"))
         if self._agent.up.refused:
             return (
                 f"rank {info.rank} was refused at the place of rank 0 ({self._agent.up.refused[0]}): rank 0 has another secret than that "
                 f"of {self._secret.source}, another program listens there, or rank 0 has no free connection; "
                 f"{SECRET_REMEDY}, and give a second launch its own MASTER_PORT"
             )
-        missing = f"rank {info.rank} on {socket.gethostname()} cannot connect to rank 0 at {where} within {deadline_s:g} s"
+        missing = f"rank {info.rank} on {socket.gethostname()} cannot connect to rank 0 at {address} within {deadline_s:g} s"
         why = f"{missing}: check that rank 0 started and its host can be reached, or raise --timeout"
         host = host_of(info.meeting) if info.meeting.startswith("tcp://") else ""
-        if not all(map(is_loopback, resolve(host) or ("",))):
+        addresses = resolve(host)
+        if not addresses or not all(map(is_loopback, addresses)):
             return why
         return (
             f"{why}; '{host}' is a loopback address on this host: if rank 0 runs on another host, set MASTER_ADDR "
             "to an address of that host in the network between the hosts"
         )
 
-    def send(self, step: int, what: str, value: Any, arrays: Sequence[bytes] = ()) -> None:
+    def send(self, step: int, phase: str, value: Any, arrays: Sequence[bytes] = ()) -> None:
         """Send this rank's value of a step. Rank 0 must be in the same phase there."""
-        entry = Entry(self._info.rank, what, encoded(value), [memoryview(array) for array in arrays])
+        entry = Entry(self._info.rank, phase, encoded(value), [memoryview(array) for array in arrays])
         self._io.see_done(lambda: self._agent.take(step, [entry]))
 
-    def receive(self, step: int, what: str, first_s: float, deadline_s: float) -> Any:
+    def receive(self, step: int, phase: str, reply_s: float, deadline_s: float) -> Any:
         """Return rank 0's value of this step. Raises WaitExpired, PeerFailed, RunFailed.
 
-        Raises Orphaned if no thread of rank 0 replies within `first_s` seconds. If rank 0 replies but waits for other ranks,
+        Raises Orphaned if no thread of rank 0 replies within `reply_s` seconds. If rank 0 replies but waits for other ranks,
         the wait lasts until the deadline.
         """
         end = time.monotonic() + deadline_s
-        first_end = time.monotonic() + first_s
+        reply_end = time.monotonic() + reply_s
         try:
             try:
-                message = self._io.next(first_end - _QUERY_BEFORE_S)
+                message = self._io.next(reply_end - _QUERY_BEFORE_S)
             except Empty:  # query rank 0 shortly before the end, so that a blocked path is detected by then
                 self._io.do(lambda: self._agent.query(wire.Where()))
-                message = self._io.next(first_end)
+                message = self._io.next(reply_end)
         except Empty:
-            message = self._later(what, end, deadline_s)
-        if (message.step, message.what) != (step, what):
+            message = self._receive_late(phase, end, deadline_s)
+        if (message.step, message.what) != (step, phase):
             # rank 0 ends the launch for it, so this rank exchanges nothing more, also if its caller continues
             rank = self._info.rank
-            apart = ranks_apart(str(self._me or f"rank {rank}"), (what, step), str(self._rank_0 or "rank 0"), (message.what, message.step))
-            raise self.abort(apart, FAILED) or RunFailed(apart, rank=rank, phase=what)
+            apart = ranks_apart(str(self._me or f"rank {rank}"), (phase, step), str(self._rank_0 or "rank 0"), (message.what, message.step))
+            raise self.abort(apart, FAILED) or RunFailed(apart, rank=rank, phase=phase)
         try:
             return decoded(message.value)
         except Malformed as error:
-            raise RunFailed(f"{what}: rank 0 sent an invalid answer ({error}): install the same version on all nodes", phase=what) from None
+            sentence = f"{phase}: rank 0 sent an invalid answer ({error}): install the same version on all nodes"
+            raise RunFailed(sentence, phase=phase) from None
 
     def has_message(self) -> bool:
         """Return whether `receive` would find a message of rank 0, or an error."""
         return not self._agent.inbox.empty()
 
-    def _later(self, what: str, end: float, deadline_s: float) -> Any:
+    def _receive_late(self, phase: str, end: float, deadline_s: float) -> Any:
         """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""
         while time.monotonic() < end:
             if not self._does_rank_0_reply(wire.Where()):
-                self._io.do(lambda: self._agent.lose(str(self._silence(what))))
+                self._io.do(lambda: self._agent.lose(str(self._diagnose_silence(phase))))
             with suppress(Empty):
                 return self._io.next(time.monotonic() + _QUERY_EVERY_S)
-        raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
+        raise WaitExpired(f"{phase}: rank 0 did not answer within {deadline_s:g} s")
 
     def _does_rank_0_reply(self, question: Message) -> bool:
         """Return whether rank 0's I/O thread replies. It does so even while rank 0's main thread is busy.
@@ -605,10 +611,11 @@ class Client:
         self._io.do(lambda: self._agent.query(question))
         return any(self._agent.rank_0_replied.wait(_STEP_S) for _ in range(round(_RANK_0_REPLIES_S / _STEP_S)))
 
-    def _silence(self, what: str) -> HangDiagnosis:
+    def _diagnose_silence(self, phase: str) -> HangDiagnosis:
         """Return the diagnosis of rank 0's silence, as far as this rank can determine it."""
-        rank_0, me = self._rank_0, self._me
-        hang = HangDiagnosis(HangCause.NO_ANSWER, what, (0,), (str(rank_0 or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
+        rank_0 = self._rank_0
+        me = self._me
+        hang = HangDiagnosis(HangCause.NO_ANSWER, phase, (0,), (str(rank_0 or "rank 0"),), reporter=str(me or f"rank {self._info.rank}"))
         if rank_0 and me and rank_0.host == me.host:
             return structs.replace(hang, cause=HangCause.STOPPED if is_stopped(rank_0.pid) else HangCause.PROCESS_SILENT)
         if self._info.local_rank:
@@ -639,9 +646,9 @@ class Client:
         if self._agent.up.socket:
             self._agent.farewell.wait(_LAST_WORD_S)
 
-    def stalled(self, what: str) -> HangDiagnosis | None:
+    def stalled(self, phase: str) -> HangDiagnosis | None:
         """Report to rank 0 that this rank makes no progress; return the diagnosis if rank 0 does not reply. Any thread may call."""
-        return None if self._does_rank_0_reply(wire.Stalled(what)) else self._silence(what)
+        return None if self._does_rank_0_reply(wire.Stalled(phase)) else self._diagnose_silence(phase)
 
     def close(self) -> None:
         """Leave in order, after all messages are sent, including those of the ranks that send through this one."""

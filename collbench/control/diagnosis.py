@@ -58,13 +58,13 @@ class ProcessEnd(Fact, frozen=True):
     out_of_memory: bool = False  # whether the kernel of that host has killed a process for lack of memory
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Return whether the kernel reported how the process ended."""
         return self.killed or self.exit_code >= 0
 
     def render(self) -> str:
         """Return the end in a few words: "killed by signal 9 (SIGKILL)"."""
-        if not self.known:
+        if not self.is_known:
             return "killed, crashed, out of memory or exited"
         how = "killed" if self.killed else f"exit code {self.exit_code}"
         if self.killed and self.signal:
@@ -129,6 +129,9 @@ class HangDiagnosis(Fact, frozen=True):
         is_, does, its, they = ("is", "does", "its", "it is") if len(self.ranks) == 1 else ("are", "do", "their", "they are")
         if self.cause is HangCause.NO_ANSWER:
             return f"no answer from {self._named}: {they} stopped, or the path from {self.source} to {self.target} drops packets"
+        behind = f"{is_} behind: still at {self.detail}{_iteration(self.iteration)}"
+        if self.iteration >= 0 and not self.detail:
+            behind = f"never entered iteration {self.iteration}"
         return f"{self._named} " + {
             HangCause.STOPPED: f"{is_} stopped (by SIGSTOP or a debugger)",
             HangCause.CONTROL_LOST: f"lost {its} control connection: the host answers at {self.detail}, "
@@ -137,9 +140,7 @@ class HangDiagnosis(Fact, frozen=True):
             HangCause.PROCESS_SILENT: f"{does} not answer, but the host does: stopped, or inside a call that holds the Python lock (GIL)",
             HangCause.RELAYED: f"{does} not answer; the answers come through the first rank of this node",
             HangCause.UNREACHABLE: f"cannot be reached: the host is down, or the path between {self.source} and {self.target} is cut",
-            HangCause.BEHIND: f"never entered iteration {self.iteration}"
-            if self.iteration >= 0 and not self.detail
-            else f"{is_} behind: still at {self.detail}{_iteration(self.iteration)}",
+            HangCause.BEHIND: behind,
             HangCause.ELSEWHERE: f"{is_} in another phase: {self.detail}",
         }[self.cause]  # fmt: skip
 
@@ -198,9 +199,8 @@ _TOOLS = {
 }
 _EXAMINED = "COLLBENCH_EXAMINED"  # in the tool's environment: the process that the tool stops, and the state of the process before
 _STOPPED = "stopped"
-_RUNNING = "running"
-_MOST_LOOKS = 3
-_OF_MAIN = re.compile(r'^Thread (?:1 \(|.*"MainThread"$)')
+_MOST_READS = 3
+_MAIN_THREAD = re.compile(r'^Thread (?:1 \(|.*"MainThread"$)')
 _FRAME = re.compile(r"^\s*(?:#\d+\s+(?:0x[0-9a-f]+ in )?)?([\w.@:~<>]+) ?\(")
 _PYTHON_FRAME = re.compile(r'^  File ".*", line \d+, in (\S+)$', re.MULTILINE)
 _INTERPRETER = re.compile(r"^(_?Py[A-Z_]|_PyEval|cfunction_|method_|ffi_|_call_|slot_tp_|builtin_|run_mod|pymain|<module>|Thread)")
@@ -212,17 +212,17 @@ def stack(pid: int) -> str:
     if path is None:
         return "no stack: neither py-spy nor gdb is installed"
     tool = Path(path).name
-    before = _STOPPED if is_stopped(pid) else _RUNNING
+    before = _STOPPED if is_stopped(pid) else "running"
     env = {**os.environ, "DEBUGINFOD_URLS": "", _EXAMINED: f"{pid} {before}"}  # without URLs: gdb would query servers for debug data
     try:
-        done = subprocess.run(
+        ended = subprocess.run(
             [path, *_TOOLS[tool], str(pid)], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env
         )
-    except subprocess.TimeoutExpired as late:
-        return (late.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
+    except subprocess.TimeoutExpired as timeout:
+        return (timeout.stdout or b"").decode(errors="replace")[:_MOST_TEXT] or f"{tool} did not end within {_DEADLINE_S:g} s"
     except OSError as error:
         return f"{tool} failed ({type(error).__name__})"
-    return done.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
+    return ended.stdout.decode(errors="replace")[:_MOST_TEXT] or f"{tool} printed no stack"
 
 
 def tool_here() -> str | None:
@@ -244,17 +244,18 @@ def own_stack(*, native: bool = False) -> str:
 def innermost(text: str) -> str:
     """Return the main thread's innermost calls of a stack, "poll < MPID_Progress_wait < PMPI_Allreduce"; "" where unknown."""
     lines = text.splitlines()
-    begin = next((at for at, line in enumerate(lines) if _OF_MAIN.match(line)), None)
-    if begin is None:
+    head = next((number for number, line in enumerate(lines) if _MAIN_THREAD.match(line)), None)
+    if head is None:
         return " < ".join(_PYTHON_FRAME.findall(text)[: -_MOST_FRAMES - 1 : -1])
-    frames = map(_FRAME.match, itertools.takewhile(str.strip, lines[begin + 1 :]))
+    frames = map(_FRAME.match, itertools.takewhile(str.strip, lines[head + 1 :]))
     names = (frame[1] for frame in frames if frame)
     return " < ".join(itertools.islice(itertools.takewhile(lambda name: not _INTERPRETER.match(name), names), _MOST_FRAMES))
 
 
 # The processes of this node's ranks: which have ended, which are stopped, and in which call one of them is.
 
-_EXIT = 49  # index of exit_code in /proc/PID/stat, counted from the field after the name (proc(5))
+_START_TIME = 19  # index of starttime in /proc/PID/stat, counted from the field after the name (proc(5))
+_EXIT_CODE = 49  # of exit_code
 
 
 class NodeProcesses:
@@ -294,7 +295,7 @@ class NodeProcesses:
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
         if _killed_for_memory() > self._killed_for_memory:
-            how = structs.replace(how, killed=how.killed or not how.known, out_of_memory=True)
+            how = structs.replace(how, killed=how.killed or not how.is_known, out_of_memory=True)
         return rank, how
 
     def _forget(self, descriptor: int) -> None:
@@ -329,38 +330,34 @@ class NodeProcesses:
 
 def _killed_for_memory() -> int:
     """Return how many processes the kernel has killed for lack of memory since boot, in all control groups (mm/vmstat.c); 0 if unknown."""
-    try:
-        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return int(_line_of(Path("/proc/vmstat"), "\n", "oom_kill ") or 0)
 
 
 def began_of(pid: int) -> int:
     """Return when a process began, in clock ticks since boot; -1 if unknown. With its PID it identifies one process."""
     fields = _stat(pid)
-    return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else -1
+    return int(fields[_START_TIME]) if len(fields) > _START_TIME and fields[_START_TIME].isdigit() else -1
 
 
 def how_ended(pid: int) -> ProcessEnd:
     """Return how a process ended. All fields are unknown if it still runs, or if its parent has already collected its status."""
     fields = _stat(pid)
-    if len(fields) <= _EXIT or fields[0] != "Z" or not fields[_EXIT].isdigit():
+    if len(fields) <= _EXIT_CODE or fields[0] != "Z" or not fields[_EXIT_CODE].isdigit():
         return ProcessEnd()
-    status = int(fields[_EXIT])
+    status = int(fields[_EXIT_CODE])
     number = status & 0x7F
     return ProcessEnd(killed=True, signal=number) if number else ProcessEnd(exit_code=status >> 8)
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether SIGSTOP or a debugger has stopped the process. While `stack` examines it, the state before that counts."""
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MOST_READS):
         state = next(iter(_stat(pid)), "")
         if state != "t":
             return state == "T"
         tracer = int(_line_of(Path(f"/proc/{pid}/status"), "\n", "TracerPid:") or 0)
-        examined, _, before = _line_of(Path(f"/proc/{tracer}/environ"), "\0", f"{_EXAMINED}=").partition(" ")
-        if before and examined == str(pid):  # the tracer is a tool of collbench, which was told the state before
+        examined_pid, _, before = _line_of(Path(f"/proc/{tracer}/environ"), "\0", f"{_EXAMINED}=").partition(" ")
+        if before and examined_pid == str(pid):  # the tracer is a tool of collbench, which was told the state before
             return before == _STOPPED
         if _stat(tracer):
             return True
@@ -368,7 +365,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def _line_of(path: Path, separator: str, name: str) -> str:
-    """Return the text after `name` in a file of /proc; "" if it is missing or cannot be read."""
+    """Return the text after `name` in a file of /proc; "" if the name is missing or the file cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split(separator)
     except OSError:
@@ -441,45 +438,44 @@ def diagnose(evidence: HangEvidence) -> HangDiagnosis:
     if ended:
         first = ended[0]
         end = evidence.how.get(first, ProcessEnd())
-        others = None if end.known else evidence.other_candidates.get(first)
-        more = {"end": end, "others": others, "more": len(ended) - 1}
-        return _hang(evidence, HangCause.ENDED, (first,), _where(evidence, ended), waiting=0, doing="", **more)
+        others = None if end.is_known else evidence.other_candidates.get(first)
+        phase = _phase_of(evidence, ended)
+        return _hang(evidence, HangCause.ENDED, (first,), phase, waiting=0, doing="", end=end, others=others, more=len(ended) - 1)
     if evidence.held:
         return _hang(evidence, HangCause.STOPPED, tuple(sorted(evidence.held)))
     if evidence.path and (evidence.path.problem in _CERTAIN or not silent):
-        return _of_path(evidence, evidence.path)
-    return _silent(evidence, silent) if silent else _behind(evidence)
+        return _diagnose_path(evidence, evidence.path)
+    return _diagnose_silence(evidence, silent) if silent else _diagnose_progress(evidence)
 
 
 _CONTINUED_S = 4.0  # from the end of a pause to the inquiry
 _CERTAIN = (PathProblem.LOOPBACK, PathProblem.MTU, PathProblem.ONE_WAY)
 
 
-def _of_path(evidence: HangEvidence, path: PathFault) -> HangDiagnosis:
-    where = evidence.what or (_majority(evidence)[1] if evidence.answers else "") or BETWEEN
-    return _hang(evidence, HangCause.PATH, (), where, waiting=0, path=path)
+def _diagnose_path(evidence: HangEvidence, path: PathFault) -> HangDiagnosis:
+    return _hang(evidence, HangCause.PATH, (), _phase_of(evidence, ()) or BETWEEN, waiting=0, path=path)
 
 
-def _silent(evidence: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
+def _diagnose_silence(evidence: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
     path = evidence.path
-    cut = tuple(rank for rank in silent if rank in evidence.unreachable)
-    address = next((evidence.elsewhere[rank] for rank in cut if rank in evidence.elsewhere), None)
+    unreachable = tuple(rank for rank in silent if rank in evidence.unreachable)
+    address = next((evidence.elsewhere[rank] for rank in unreachable if rank in evidence.elsewhere), None)
     if address:
-        hosts = {evidence.hosts.get(rank) for rank in cut}
+        hosts = {evidence.hosts.get(rank) for rank in unreachable}
         if path and path.target in hosts and (path.problem is not PathProblem.STALLED or path.stalled > 1):
-            return _of_path(evidence, path)  # which loses measured data too, not only the control plane's packets
-        return _hang(evidence, HangCause.CONTROL_LOST, cut, detail=address)
-    if cut:
-        return _hang(evidence, HangCause.HOST_SILENT, cut)
-    alone = tuple(rank for rank in silent if evidence.spokesmen.get(rank, rank) not in set(silent) - {rank})
-    ranks = alone or tuple(silent)
+            return _diagnose_path(evidence, path)  # which loses measured data too, not only the control plane's packets
+        return _hang(evidence, HangCause.CONTROL_LOST, unreachable, detail=address)
+    if unreachable:
+        return _hang(evidence, HangCause.HOST_SILENT, unreachable)
+    not_relayed = tuple(rank for rank in silent if evidence.spokesmen.get(rank, rank) not in set(silent) - {rank})
+    ranks = not_relayed or tuple(silent)
     host = evidence.hosts.get(ranks[0], "")
-    here = evidence.hosts.get(0, "")
-    if host == here:
+    rank_0_host = evidence.hosts.get(0, "")
+    if host == rank_0_host:
         return _hang(evidence, HangCause.PROCESS_SILENT, ranks)
     if path and path.problem is PathProblem.LOSS and host in (path.source, path.target):
-        return _of_path(evidence, path)
-    return _hang(evidence, HangCause.NO_ANSWER, ranks, source=host, target=here)
+        return _diagnose_path(evidence, path)
+    return _hang(evidence, HangCause.NO_ANSWER, ranks, source=host, target=rank_0_host)
 
 
 def paused_together_s(states: Collection[RankState], timeout_s: float) -> float:
@@ -489,29 +485,29 @@ def paused_together_s(states: Collection[RankState], timeout_s: float) -> float:
     return 0.0 if hangs_anyway or paused_s <= timeout_s else paused_s
 
 
-def _behind(evidence: HangEvidence) -> HangDiagnosis:
+def _diagnose_progress(evidence: HangEvidence) -> HangDiagnosis:
     answers = evidence.answers
-    majority, where = _majority(evidence)
+    majority, phase = _majority(evidence)
     paused_s = paused_together_s(answers.values(), evidence.timeout_s)
     if paused_s > 0:
-        return _hang(evidence, HangCause.ALL_PAUSED, (), where, waiting=0, members=len(answers), paused_s=paused_s)
-    late = {rank: state for rank, state in answers.items() if not state.waits and state.place < majority}
-    if late and 2 * len(late) <= len(answers):
-        last = min(state.place for state in late.values())
-        ranks = tuple(sorted(rank for rank, state in late.items() if state.place == last))
-        first = answers[ranks[0]]
-        if first.phase == where and first.step == majority[0]:
-            return _hang(evidence, HangCause.BEHIND, ranks, where, iteration=majority[1])
-        return _hang(evidence, HangCause.BEHIND, ranks, where, detail=first.phase or BETWEEN, iteration=first.iteration)
-    odd = tuple(sorted(rank for rank, state in answers.items() if state.place == majority and state.phase != where and not state.waits))
-    if odd and 2 * len(odd) < len(answers):
-        return _hang(evidence, HangCause.ELSEWHERE, odd, where, detail=answers[odd[0]].phase or BETWEEN)
+        return _hang(evidence, HangCause.ALL_PAUSED, (), phase, waiting=0, members=len(answers), paused_s=paused_s)
+    behind = {rank: state for rank, state in answers.items() if not state.waits and state.place < majority}
+    if behind and 2 * len(behind) <= len(answers):
+        last_place = min(state.place for state in behind.values())
+        ranks = tuple(sorted(rank for rank, state in behind.items() if state.place == last_place))
+        last = answers[ranks[0]]
+        if last.phase == phase and last.step == majority[0]:
+            return _hang(evidence, HangCause.BEHIND, ranks, phase, iteration=majority[1])
+        return _hang(evidence, HangCause.BEHIND, ranks, phase, detail=last.phase or BETWEEN, iteration=last.iteration)
+    ranks = tuple(sorted(rank for rank, state in answers.items() if state.place == majority and state.phase != phase and not state.waits))
+    if ranks and 2 * len(ranks) < len(answers):
+        return _hang(evidence, HangCause.ELSEWHERE, ranks, phase, detail=answers[ranks[0]].phase or BETWEEN)
     rank_0 = answers.get(0, RankState(0))
     waiting = [rank for rank, state in sorted(answers.items()) if rank_0.waits and state.waits and state.step <= rank_0.step]
-    apart = tuple(rank for rank in waiting if answers[rank].phase != rank_0.phase)  # they wait for rank 0, which waits in another phase
-    if apart:
-        return _hang(evidence, HangCause.ELSEWHERE, apart, rank_0.phase, detail=answers[apart[0]].phase)
-    return _hang(evidence, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(answers), iteration=majority[1])
+    ranks = tuple(rank for rank in waiting if answers[rank].phase != rank_0.phase)  # they wait for rank 0, which waits in another phase
+    if ranks:
+        return _hang(evidence, HangCause.ELSEWHERE, ranks, rank_0.phase, detail=answers[ranks[0]].phase)
+    return _hang(evidence, HangCause.NOTHING_MOVES, (), phase, waiting=0, members=len(answers), iteration=majority[1])
 
 
 def _majority(evidence: HangEvidence) -> tuple[tuple[int, int], str]:
@@ -522,16 +518,16 @@ def _majority(evidence: HangEvidence) -> tuple[tuple[int, int], str]:
     return place_of_most, max(phases, key=lambda phase: (phases[phase], phase))
 
 
-def _where(evidence: HangEvidence, ranks: Sequence[int]) -> str:
+def _phase_of(evidence: HangEvidence, ranks: Sequence[int]) -> str:
     """Return the phase without progress; else the phase of the waiting ranks; else the last known phase of the first of `ranks`."""
-    last = [evidence.states[rank].phase for rank in ranks if rank in evidence.states]
-    return evidence.what or (_majority(evidence)[1] if evidence.answers else "") or next(filter(None, last), "")
+    last_phases = [evidence.states[rank].phase for rank in ranks if rank in evidence.states]
+    return evidence.what or (_majority(evidence)[1] if evidence.answers else "") or next(filter(None, last_phases), "")
 
 
-def _hang(evidence: HangEvidence, cause: HangCause, ranks: tuple[int, ...], where: str = "", **more: Any) -> HangDiagnosis:
+def _hang(evidence: HangEvidence, cause: HangCause, ranks: tuple[int, ...], phase: str = "", **more: Any) -> HangDiagnosis:
     names = tuple(evidence.members.get(rank, f"rank {rank}") for rank in ranks)
     waiting = len(evidence.answers.keys() - set(ranks) - set(evidence.held))
     doing = next((evidence.doing[rank] for rank in ranks if evidence.doing.get(rank)), "")
-    where = where or _where(evidence, ranks)
-    hang = HangDiagnosis(cause, where, ranks, names, waiting, len(evidence.members), evidence.timeout_s, doing=doing)
+    phase = phase or _phase_of(evidence, ranks)
+    hang = HangDiagnosis(cause, phase, ranks, names, waiting, len(evidence.members), evidence.timeout_s, doing=doing)
     return structs.replace(hang, **more)

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 _SETTLE_S = 0.01  # time for rank 0 to enter the wait for an ended rank: the diagnosis names that phase
 _ANSWER_S = 1.5  # time for a reply, and for the report of a process that has ended on another node
-_LOOK_S = 2.8
+_EXAMINE_S = 2.8
 _PROBE_S = 1.0
-_MOST_LOOKED_AT = 2
-_LOOK_AGAIN_S = 0.05
+_MOST_EXAMINED = 2
+_POLL_S = 0.05
 _MOST_PROBED = 3
 _REPORT_S = 4.0  # maximal age of a rank's report of its connections when the inquiry begins
 _MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result
@@ -67,10 +67,10 @@ class NoOtherCause:
 class HangInquiry:
     """One inquiry about a hang, in the I/O thread. The caller fills `answers`, `held` and `stacks` by rank."""
 
-    def __init__(self, coordinator: Coordinator, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
-        self.what = what  # the phase without progress; "" if a process has ended or a rank has reported an error
-        self.error = error
-        self.patient = patient  # ends without a result if all ranks make progress
+    def __init__(self, coordinator: Coordinator, phase: str) -> None:
+        self.phase = phase  # without progress; "" if a process has ended or a rank has reported an error
+        self.error: SecondaryError | None = None
+        self.patient = True  # ends without a result if all ranks make progress
         self._coordinator = coordinator
         self.answers: dict[int, RankState] = {}
         self.held: dict[int, RankState] = {}
@@ -83,10 +83,10 @@ class HangInquiry:
         self._stacks_requested: set[int] = set()
         self._background = BackgroundCalls()
         self._called_at = time.monotonic()
-        self._looked_at = 0.0
-        self._own = coordinator.own_state()
-        self._own_paths = Paths(self._own.rank, 0, [])
-        self.store(self._own)
+        self._examined_at = 0.0
+        self._own_state = coordinator.own_state()
+        self._own_paths = Paths(self._own_state.rank, 0, [])
+        self.store(self._own_state)
         if not self._is_certain:
             for rank in coordinator.node.stopped():
                 self.held[rank] = coordinator.states.get(rank, RankState(rank))
@@ -100,18 +100,18 @@ class HangInquiry:
         """Continue. Return when to call again; None when all evidence is complete, or when a process was killed."""
         if self._coordinator.gone.keys() - self.held.keys():
             return None if (self._is_certain or now - self._called_at >= _SETTLE_S) else now + _SETTLE_S
-        if not self._looked_at:
+        if not self._examined_at:
             if (self._missing or self._coordinator.in_doubt) and now - self._called_at < _ANSWER_S:
-                return now + _LOOK_AGAIN_S
-            self._looked_at = now
-            self._look()
-        for way, probe in self._probes.items():
-            result = probe.step() if probe and way not in self.probed else None
+                return now + _POLL_S
+            self._examined_at = now
+            self._examine()
+        for direction, probe in self._probes.items():
+            result = probe.step() if probe and direction not in self.probed else None
             if result:
-                self.probed[way] = result
-        incomplete = self._stacks_requested - self.stacks.keys() or self._probes.keys() - self.probed.keys()
-        busy = self._background.poll() or incomplete
-        return now + _LOOK_AGAIN_S if busy and now - self._looked_at < _LOOK_S else None
+                self.probed[direction] = result
+        is_incomplete = self._stacks_requested - self.stacks.keys() or self._probes.keys() - self.probed.keys()
+        is_busy = self._background.poll() or is_incomplete
+        return now + _POLL_S if is_busy and now - self._examined_at < _EXAMINE_S else None
 
     @property
     def _is_certain(self) -> bool:
@@ -126,8 +126,8 @@ class HangInquiry:
     @property
     def _all_work(self) -> bool:
         """Return whether all ranks run and replied, and each that does not wait for others has progressed within the deadline."""
-        still = any(state.still_s > self._coordinator.timeout_s for state in self.answers.values() if not state.waits)
-        return not (self._coordinator.gone or self.held or self._missing or still)
+        is_overdue = any(state.still_s > self._coordinator.timeout_s for state in self.answers.values() if not state.waits)
+        return not (self._coordinator.gone or self.held or self._missing or is_overdue)
 
     @property
     def _names_no_rank(self) -> bool:
@@ -149,7 +149,7 @@ class HangInquiry:
     def _is_signal(self) -> bool:
         return self.error is not None and self.error.code in _SIGNAL_CODES
 
-    def _look(self) -> None:
+    def _examine(self) -> None:
         """Examine paths and ranks that may be the cause."""
         coordinator = self._coordinator
         for rank in self._missing:
@@ -159,22 +159,22 @@ class HangInquiry:
                 self._unreachable.add(rank)
         if (self.patient and self._all_work) or self._is_signal:
             return
-        self._own_paths = Paths(self._own.rank, 0, coordinator.connections.reports(), is_loopback_up())
+        self._own_paths = Paths(self._own_state.rank, 0, coordinator.connections.reports(), is_loopback_up())
         self._probe_paths()
         if self._names_no_rank:
             return
         hang = diagnose(self._evidence())
         if hang.cause is not HangCause.PATH:  # a debugger would stop this process and its probes
-            for rank in hang.ranks[:_MOST_LOOKED_AT] or (self._own.rank,):
-                self._look_at(rank)
+            for rank in hang.ranks[:_MOST_EXAMINED] or (self._own_state.rank,):
+                self._examine_rank(rank)
         for inform in coordinator.informants:
             self._background.start(inform, self._remarks.append)
 
-    def _look_at(self, rank: int) -> None:
+    def _examine_rank(self, rank: int) -> None:
         if rank in self._unreachable:
             addresses = self._coordinator.members[rank].addresses
             self._background.start(partial(answering, addresses, _PROBE_S), partial(self._elsewhere.__setitem__, rank))
-        elif rank == self._own.rank:
+        elif rank == self._own_state.rank:
             self.stacks[rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
         elif self._coordinator.node.has(rank) and tool_here():
             self._background.start(partial(self._coordinator.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
@@ -187,32 +187,33 @@ class HangInquiry:
     def _probe_paths(self) -> None:
         """Request probes of several packet sizes on the paths where connections lose packets."""
         coordinator = self._coordinator
-        for way in self._paths().suspects[:_MOST_PROBED]:
-            where = self._takes_probes(way[1])
-            sender = next((member.rank for member in coordinator.members if member.host == way[0]), None)
-            if where is None or sender is None:
+        for source, target in self._paths().suspects[:_MOST_PROBED]:
+            listener = self._probe_listener(target)
+            sender = next((member.rank for member in coordinator.members if member.host == source), None)
+            if listener is None or sender is None:
                 continue
-            self._probes[way] = Probe(*where) if sender == self._own.rank else None
+            self._probes[source, target] = Probe(*listener) if sender == self._own_state.rank else None
             for child in coordinator.down.children.values():
                 if sender in child.ranks | child.also:
-                    coordinator.down.send(child, SendProbe(*where))
+                    coordinator.down.send(child, SendProbe(*listener))
 
-    def _takes_probes(self, target: str) -> tuple[str, int] | None:
+    def _probe_listener(self, target: str) -> tuple[str, int] | None:
         """Return the address and port at which a host accepts probes; None without one."""
-        ports = {rank: report.port for rank, (report, _) in self._coordinator.reported.items()}
-        ports[self._own.rank] = self._coordinator.down.unknown.port or 0
+        ports = {rank: paths.port for rank, (paths, _) in self._coordinator.reported.items()}
+        ports[self._own_state.rank] = self._coordinator.down.unknown.port or 0
         members = (member for member in self._coordinator.members if member.host == target and ports.get(member.rank))
         return next(((member.address, ports[member.rank]) for member in members), None)
 
     def note_probes(self, result: Probed) -> None:
         """Store the result of probes that a rank has sent to an address."""
-        way = self._host_of(result.rank), self._hosts_by_address().get(result.address, "")
-        if way in self._probes:
-            self.probed[way] = ProbeResult(tuple(result.passed), tuple(result.failed))
+        direction = self._host_of(result.rank), self._hosts_by_address().get(result.address, "")
+        if direction in self._probes:
+            self.probed[direction] = ProbeResult(tuple(result.passed), tuple(result.failed))
 
     def _paths(self) -> PathEvidence:
-        recent = {rank: report for rank, (report, at) in self._coordinator.reported.items() if at > self._called_at - _REPORT_S}
-        recent[self._own.rank] = self._own_paths
+        earliest = self._called_at - _REPORT_S
+        recent = {rank: paths for rank, (paths, reported_at) in self._coordinator.reported.items() if reported_at > earliest}
+        recent[self._own_state.rank] = self._own_paths
         reports = [(self._host_of(rank), report) for rank, paths in recent.items() for report in paths.reports]
         return PathEvidence(
             directions(reports, self._hosts_by_address()),
@@ -228,8 +229,8 @@ class HangInquiry:
         """Return the name of each host, by each address at which other hosts may reach it."""
         if not self._coordinator.members:
             return {}
-        home = dict.fromkeys(own_addresses(), self._host_of(self._own.rank))
-        return home | {address: member.host for member in self._coordinator.members for address in (*member.addresses, member.address)}
+        hosts = dict.fromkeys(own_addresses(), self._host_of(self._own_state.rank))
+        return hosts | {address: member.host for member in self._coordinator.members for address in (*member.addresses, member.address)}
 
     def outcome(self) -> HangDiagnosis | RankPaused | SecondaryError | None:
         """Return the ranks that are late with the cause, or the error itself. None: all ranks replied and may continue."""
@@ -242,16 +243,18 @@ class HangInquiry:
         # rank 0 itself was stopped for longer than the others' deadline
         if coordinator.gone and coordinator.woke_after_s >= coordinator.timeout_s:
             name = str(coordinator.members[0]) if coordinator.members else "rank 0"
-            return RankPaused(name, self._own.phase or BETWEEN, coordinator.woke_after_s, coordinator.timeout_s)
+            return RankPaused(name, self._own_state.phase or BETWEEN, coordinator.woke_after_s, coordinator.timeout_s)
         return diagnose(self._evidence())
 
     def _evidence(self) -> HangEvidence:
         coordinator = self._coordinator
-        here = {member.rank: str(member) for member in coordinator.members if member.rank not in coordinator.left}
+        names = {member.rank: str(member) for member in coordinator.members if member.rank not in coordinator.left}
+        if coordinator.gone:
+            names = {rank: str(member) for rank, member in coordinator.joined.items()} | names
         return HangEvidence(
-            what=self.what,
+            what=self.phase,
             timeout_s=coordinator.timeout_s,
-            members={**{rank: str(member) for rank, member in coordinator.joined.items()}, **here} if coordinator.gone else here,
+            members=names,
             answers={rank: state for rank, state in self.answers.items() if rank not in self.held and rank not in coordinator.gone},
             states=coordinator.states,
             gone=list(coordinator.gone),
@@ -268,9 +271,10 @@ class HangInquiry:
 
     def sentence(self, hang: HangDiagnosis | RankPaused) -> str:
         """Return the diagnosis and what the libraries report."""
-        suspended = isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ALL_PAUSED
-        met = [self.error.sentence] if self.error and suspended else []
-        return "; ".join([hang.render(), *met, *filter(None, self._remarks)])
+        sentences = [hang.render()]
+        if self.error and isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ALL_PAUSED:
+            sentences.append(self.error.sentence)
+        return "; ".join([*sentences, *filter(None, self._remarks)])
 
     def facts(self, hang: HangDiagnosis | RankPaused) -> dict[str, Any]:
         """Return the diagnosis with the state and stack of every rank, for events.jsonl."""
@@ -293,20 +297,20 @@ class HangInquiries:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self.now: HangInquiry | None = None  # the inquiry in progress
+        self.current: HangInquiry | None = None
         self._due = math.inf
         self._reason: tuple[str, int] | None = None
         self._report_at = math.inf
 
-    def begin(self, what: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
+    def begin(self, phase: str, error: SecondaryError | None = None, *, patient: bool = False) -> None:
         """Request the state of every rank, to derive the cause. patient: end without a result if all ranks make progress."""
         if self._reason or self._coordinator.ending.begun:
             return
-        if self.now is None:
-            self.now = HangInquiry(self._coordinator, what, error, patient=patient)
+        if self.current is None:
+            self.current = HangInquiry(self._coordinator, phase)
             self._due = 0.0
-        self.now.error = self.now.error or error
-        self.now.patient = self.now.patient and patient
+        self.current.error = self.current.error or error
+        self.current.patient = self.current.patient and patient
 
     def examine_error(self, sentence: str, code: int, *, own: bool = False) -> None:
         """End the launch for a rank's error: at once if the error is the cause, after an inquiry if another rank's end may be.
@@ -325,26 +329,28 @@ class HangInquiries:
     def conclude(self, sentence: str, code: int) -> None:
         """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
         if self._reason is None and not self._coordinator.ending.begun:
-            self.now = None
+            self.current = None
             self._reason = (sentence, code)
             self._report_at = time.monotonic()
             if not self._coordinator.gone:
-                waits_s = _INTERRUPTED_S if code in _SIGNAL_CODES else 0.0
-                self._report_at += _MAIN_S if self._coordinator.own_state().waits else waits_s
+                if self._coordinator.own_state().waits:
+                    self._report_at += _MAIN_S
+                elif code in _SIGNAL_CODES:
+                    self._report_at += _INTERRUPTED_S
             self._coordinator.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:
         """Continue the inquiry; return when to call again."""
         if self._coordinator.ending.begun:
-            if self.now and self.now.error and self.now.error.own:  # the main thread still waits for a result
+            if self.current and self.current.error and self.current.error.own:  # the main thread still waits for a result
                 self._coordinator.inbox.put(NoOtherCause())
-            self.now = None
+            self.current = None
             return math.inf
-        if self.now and now >= self._due:
-            due = self.now.tick(now)
+        if self.current and now >= self._due:
+            due = self.current.tick(now)
             self._due = math.inf if due is None else due
             if due is None:
-                self._settle(self.now)
+                self._settle(self.current)
         if self._reason and now >= self._report_at:
             self._coordinator.ending.report(*self._reason)
             self._coordinator.abort_others(*self._reason)
@@ -352,7 +358,7 @@ class HangInquiries:
 
     def _settle(self, inquiry: HangInquiry) -> None:
         cause = inquiry.outcome()
-        self.now = None
+        self.current = None
         if isinstance(cause, SecondaryError):
             self._coordinator.facts = {}
             if cause.own:

@@ -24,7 +24,7 @@ from collbench.errors import CollbenchError, RunFailed
 
 T = TypeVar("T")
 _JOIN_S = 5.0
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 _LONGEST_SLEEP_S = 3600.0
 
 
@@ -137,7 +137,7 @@ class IOThread:
             done.set()
 
         self.do(act)
-        while not done.wait(_LOOK_S) and self._thread.is_alive():
+        while not done.wait(_CHECK_S) and self._thread.is_alive():
             pass
 
     def next(self, end: float) -> Any:
@@ -159,8 +159,8 @@ class IOThread:
                     polled = sockets
                     for socket in sockets:
                         poller.register(socket, zmq.POLLIN)
-                longest_s = min(due - time.monotonic(), _LONGEST_SLEEP_S)
-                for ready, _ in poller.poll(max(0, int(longest_s * 1000) + 1)):
+                sleep_s = min(due - time.monotonic(), _LONGEST_SLEEP_S)
+                for ready, _ in poller.poll(max(0, int(sleep_s * 1000) + 1)):
                     if ready == self._wake:
                         with suppress(BlockingIOError):
                             os.eventfd_read(self._wake)

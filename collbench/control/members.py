@@ -65,17 +65,17 @@ def addressed(members: Sequence[Member]) -> list[Member]:
 
     Rank 0's address is the one that the other hosts use. Raises UsageError if the hosts have no family in common.
     """
-    home = members[0].host
-    away = {member: {family_of(hub): (address, hub) for address, hub in member.routes} for member in members if member.host != home}
-    lacking = []
+    others = [member for member in members if member.host != members[0].host]
+    routes = {member: {family_of(hub): (address, hub) for address, hub in member.routes} for member in others}
+    gaps = []
     for family in Family:
-        without = next((member for member, routes in away.items() if family not in routes), None)
-        if without is None:
-            of_family = {member.rank: routes[family] for member, routes in away.items()}
-            hub = next((hub for _, hub in of_family.values()), LOOPBACK)
-            return [replace(member, address=of_family.get(member.rank, (hub, hub))[0], routes=()) for member in members]
-        lacking.append(f"{without} cannot reach rank 0 over {family.value}")
-    raise UsageError(f"the hosts have no address family in common: {', and '.join(lacking)}; give every host addresses of one family")
+        unrouted = next((member for member in others if family not in routes[member]), None)
+        if unrouted is None:
+            addresses = {member.rank: routes[member][family][0] for member in others}
+            hub = routes[others[0]][family][1] if others else LOOPBACK
+            return [replace(member, address=addresses.get(member.rank, hub), routes=()) for member in members]
+        gaps.append(f"{unrouted} cannot reach rank 0 over {family.value}")
+    raise UsageError(f"the hosts have no address family in common: {', and '.join(gaps)}; give every host addresses of one family")
 
 
 class HostKilled(Fact, frozen=True):
@@ -92,10 +92,10 @@ class HostKilled(Fact, frozen=True):
 
 def other_candidates(members: Sequence[Member]) -> dict[int, HostKilled]:
     """Return by the first rank of each host the other ranks there, for launchers that kill all ranks of a host together."""
-    mates: dict[str, list[Member]] = {}
+    by_host: dict[str, list[Member]] = {}
     for member in members:
-        mates.setdefault(member.host, []).append(member)
-    return {first.rank: HostKilled(first.host, tuple(mate.rank for mate in others)) for first, *others in mates.values() if others}
+        by_host.setdefault(member.host, []).append(member)
+    return {first.rank: HostKilled(first.host, tuple(mate.rank for mate in mates)) for first, *mates in by_host.values() if mates}
 
 
 def above(me: Member, members: Sequence[Member]) -> Member:

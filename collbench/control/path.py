@@ -20,12 +20,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from collbench.addresses import tcp_socket
 from collbench.reason import Fact
 
 _ESTABLISHED = 1
 _SYN_SENT = 2
 _LAYOUT = struct.Struct("=BBBBBBBB" + "I" * 24 + "QQQQ" + "I" * 6 + "QQQQ" + "II" + "QQ" + "III")
-_PLACES = {  # of the fields of TcpInfo in this layout
+_FIELD_INDEX = {  # of the fields of TcpInfo in this layout
     "state": 0, "retransmits": 2, "snd_mss": 10, "unacked": 12, "last_received_ms": 19, "pmtu": 21, "retransmitted": 31,
     "acked_bytes": 34, "sent": 41, "duplicates": 50, "out_of_order": 52,
 }  # fmt: skip
@@ -56,7 +57,7 @@ class TcpInfo(msgspec.Struct, frozen=True):
     def parse(cls, data: bytes) -> TcpInfo:
         """Return the values in the result of getsockopt(TCP_INFO)."""
         words = _LAYOUT.unpack(data[: _LAYOUT.size].ljust(_LAYOUT.size, b"\0"))
-        return cls(**{name: words[place] for name, place in _PLACES.items()})
+        return cls(**{name: words[index] for name, index in _FIELD_INDEX.items()})
 
     @property
     def stalled(self) -> bool:
@@ -94,9 +95,9 @@ def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
         try:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                 info = TcpInfo.parse(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
-                ends = (connection.getpeername(), connection.getsockname())
-                peer, here = (str(name[0]).removeprefix("::ffff:").partition("%")[0] for name in ends)
-                return (peer, info) if info.state in (_ESTABLISHED, _SYN_SENT) and peer != here else None
+                names = (connection.getpeername(), connection.getsockname())
+                peer, local = (str(name[0]).removeprefix("::ffff:").partition("%")[0] for name in names)
+                return (peer, info) if info.state in (_ESTABLISHED, _SYN_SENT) and peer != local else None
         finally:
             connection.detach()
     return None
@@ -119,13 +120,13 @@ def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[s
     """Return one report per address, from two readings of the same process's connections."""
     by_peer: dict[str, list[PathReport]] = {}
     for name, (peer, info) in now.items():
-        old = before.get(name, (peer, TcpInfo()))[1]
-        lost = info.retransmitted - info.duplicates - (old.retransmitted - old.duplicates)
+        earlier = before.get(name, (peer, TcpInfo()))[1]
+        lost = info.retransmitted - info.duplicates - (earlier.retransmitted - earlier.duplicates)
         retransmits = info.retransmits if info.stalled else 0
-        sent = max(0, info.sent - old.sent)
+        sent = max(0, info.sent - earlier.sent)
         report = PathReport(peer, int(info.stalled), retransmits, info.pmtu, max(0, lost), sent, info.last_received_ms)
         by_peer.setdefault(peer, []).append(report)
-    return [_combined(of_peer) for of_peer in list(by_peer.values())[:_MOST_PEERS]]
+    return [_combined(peer_reports) for peer_reports in list(by_peer.values())[:_MOST_PEERS]]
 
 
 class ConnectionMonitor:
@@ -134,19 +135,20 @@ class ConnectionMonitor:
     def __init__(self) -> None:
         self.lossy = False  # whether a connection to another host has lost packets while progress had stopped
         self._before: dict[str, tuple[str, TcpInfo]] | None = None
-        self._looked = 0.0
+        self._read_at = 0.0
 
     def note(self, still_s: float, now: float) -> None:
         """Read the connections after `still_s` seconds without progress. `reports` compares with the first reading."""
-        if now - self._looked < _EVERY_S:
+        if now - self._read_at < _EVERY_S:
             return
-        self._looked = now
+        self._read_at = now
         if still_s < _QUIET_S:
             self._before = None
         else:
             connections = own_connections()
             self.lossy = self.lossy or any(info.lossy for _, info in connections.values())
-            self._before = self._before if self._before is not None else connections
+            if self._before is None:
+                self._before = connections
 
     def reports(self) -> list[PathReport]:
         """Return the current reports, one per address."""
@@ -189,12 +191,11 @@ class _Attempt:
     """One connection that sends one packet."""
 
     def __init__(self, address: str, port: int, size: int) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._headers = _HEADERS[family]
         self.size = size
         self.connected = self.passed = self.over = False
         self._sent = 0
-        self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.socket = tcp_socket(address, socket.SOCK_NONBLOCK)
+        self._headers = _HEADERS[self.socket.family]
         if size:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size - self._headers)
         if self.socket.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
@@ -205,9 +206,8 @@ class _Attempt:
         if self.over:
             return
         info = tcp_info(self.socket.fileno())
-        if info is None or self.socket.getsockopt(
-            socket.SOL_SOCKET, socket.SO_ERROR
-        ):  # the other end closed it after reading, or refused it
+        # the other end closed it after reading, or refused it
+        if info is None or self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.passed = self._sent > 0
             self.over = True
         elif info.state == _ESTABLISHED and not self._sent:
@@ -297,9 +297,9 @@ class PathFault(Fact, frozen=True):
             return f"packets {way} are lost: {counts}; check cables, optics and switch queues"
         if self.problem is PathProblem.ONE_WAY:
             return f"packets {way} do not arrive, although packets from {self.target} to {self.source} do: check this path for drops"
-        where = way if self.direction_known else f"between {self.source} and {self.target}"
+        path = way if self.direction_known else f"between {self.source} and {self.target}"
         return (
-            f"the path {where} drops packets: a packet of up to {self.packet_bytes} bytes was retransmitted {self.retransmits} times "
+            f"the path {path} drops packets: a packet of up to {self.packet_bytes} bytes was retransmitted {self.retransmits} times "
             "and is not acknowledged; check its links and its MTU"
         )
 
@@ -315,28 +315,29 @@ class PathEvidence(msgspec.Struct, frozen=True):
     @property
     def suspects(self) -> list[tuple[str, str]]:
         """Return the directions in which packets are lost, the worst first."""
-        suspects = [way for way, report in self.directions.items() if report.stalled or report.retransmitted >= _FEWEST_LOST]
-        return sorted(suspects, key=lambda way: (-self.directions[way].stalled, -self.directions[way].retransmitted, way))
+        suspects = [path for path, report in self.directions.items() if report.stalled or report.retransmitted >= _FEWEST_LOST]
+        return sorted(suspects, key=lambda path: (-self.directions[path].stalled, -self.directions[path].retransmitted, path))
 
     def fault(self) -> PathFault | None:
         """Return the most certain problem of any path; None if no packet is lost."""
         if self.loopback_down:
             return PathFault(PathProblem.LOOPBACK, self.loopback_down[0], self.loopback_down[0])
         order = list(PathProblem)
-        faults = [self._fault_of(*way, self.directions[way]) for way in self.suspects]
+        faults = [self._fault_of(*path, self.directions[path]) for path in self.suspects]
         return min(filter(None, faults), key=lambda fault: order.index(fault.problem), default=None)
 
     def _fault_of(self, source: str, target: str, report: PathReport) -> PathFault | None:
         probe = self.probes.get((source, target), ProbeResult())
-        returns = report.received_ms < _RECENT_MS or target in self.answering
+        sends_back = report.received_ms < _RECENT_MS
+        answers = target in self.answering
         # Where some packets pass, as many acknowledgements may be lost on the way back.
         blocked = (source, target) in self.probes and not probe.connected
-        beyond = report.retransmitted - report.stalled * report.retransmits  # retries of one packet do not count
+        lost = report.retransmitted - report.stalled * report.retransmits  # retries of one packet do not count
         if probe.limit is not None:
             problem = PathProblem.MTU
-        elif beyond >= _FEWEST_LOST and report.retransmitted <= _MOST_LOST * report.sent:
+        elif lost >= _FEWEST_LOST and report.retransmitted <= _MOST_LOST * report.sent:
             problem = PathProblem.LOSS
-        elif report.stalled and not probe.connected and report.received_ms < _RECENT_MS and target not in self.answering:
+        elif report.stalled and not probe.connected and sends_back and not answers:
             problem = PathProblem.ONE_WAY
         elif report.stalled:
             problem = PathProblem.STALLED
@@ -352,18 +353,18 @@ class PathEvidence(msgspec.Struct, frozen=True):
             sent=report.sent,
             retransmits=report.retransmits,
             stalled=report.stalled,
-            direction_known=(returns and blocked) or problem is not PathProblem.STALLED,
+            direction_known=(blocked and (sends_back or answers)) or problem is not PathProblem.STALLED,
         )
 
 
 def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], PathReport]:
     """Return the combined reports by (source, target), from (host, report) pairs; host_of: hosts by address."""
-    by_way: dict[tuple[str, str], list[PathReport]] = {}
+    by_direction: dict[tuple[str, str], list[PathReport]] = {}
     for source, report in reports:
         target = host_of.get(report.peer)
         if target and target != source:
-            by_way.setdefault((source, target), []).append(report)
-    return {way: _combined(of_way) for way, of_way in by_way.items()}
+            by_direction.setdefault((source, target), []).append(report)
+    return {direction: _combined(path_reports) for direction, path_reports in by_direction.items()}
 
 
 def _combined(reports: Sequence[PathReport]) -> PathReport:

@@ -34,7 +34,8 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.reason import Fact
 
-_FEWEST, _MOST_BYTES = 16, 4096
+_SHORTEST = 16  # characters
+_MOST_BYTES = 4096
 SECRET_REMEDY = "set COLLBENCH_SECRET to the same 16 or more characters for all ranks (openssl rand -hex 16)"
 
 
@@ -45,9 +46,9 @@ class Secret:
     key: bytes
     source: str
 
-    def derived(self, what: str) -> bytes:
+    def derived(self, purpose: str) -> bytes:
         """Return 32 bytes for one purpose. The secret cannot be computed from them."""
-        return hmac.digest(self.key, what.encode(), "sha256")
+        return hmac.digest(self.key, purpose.encode(), "sha256")
 
 
 def secret_of(info: LaunchInfo, env: Mapping[str, str]) -> Secret:
@@ -59,7 +60,8 @@ def secret_of(info: LaunchInfo, env: Mapping[str, str]) -> Secret:
 def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
     """Return the secret and its source: the launch, the environment, a file in the home directory, or for one host a folder in /tmp."""
     if info.secret:
-        return (info.token.encode(), "this launch") if info.secret == "token" else (_read(Path(info.secret)), "this launch")
+        secret = info.token.encode() if info.secret == "token" else _read(Path(info.secret))
+        return secret, "this launch"
     if env.get("COLLBENCH_SECRET"):
         return _long_enough(env["COLLBENCH_SECRET"].encode(), "COLLBENCH_SECRET"), "COLLBENCH_SECRET"
     if env.get("COLLBENCH_SECRET_FILE"):
@@ -70,7 +72,7 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
         if not folder.startswith("/"):
             raise UsageError(f"HOME is not set, so the secret with which ranks join cannot be stored: {SECRET_REMEDY}")
         path = Path(folder) / "collbench" / "secret"
-        return _read(path) if os.path.lexists(path) else _made(path), str(path)  # symbolic links are followed there
+        return _read(path) if os.path.lexists(path) else _created(path), str(path)  # symbolic links are followed there
     except UsageError:
         if info.local_ranks < info.ranks:
             raise
@@ -80,7 +82,7 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
 def _of_host(path: Path) -> tuple[bytes, str]:
     """Return the secret in a folder that another user may have created first. The folder is checked; no symbolic link is followed."""
     if not os.path.lexists(path):
-        return _made(path), str(path)
+        return _created(path), str(path)
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -115,13 +117,13 @@ def _read(path: Path, folder: int | None = None) -> bytes:
     return _long_enough(text.strip(), str(path))
 
 
-def _long_enough(text: bytes, where: str) -> bytes:
-    if len(text) < _FEWEST:
-        raise UsageError(f"the secret in {where} has {len(text)} characters, but needs {_FEWEST}: make one with openssl rand -hex 16")
+def _long_enough(text: bytes, source: str) -> bytes:
+    if len(text) < _SHORTEST:
+        raise UsageError(f"the secret in {source} has {len(text)} characters, but needs {_SHORTEST}: make one with openssl rand -hex 16")
     return text
 
 
-def _made(path: Path) -> bytes:
+def _created(path: Path) -> bytes:
     """Create and return a new secret, or return the one that another rank created first. The file appears as a whole or not at all."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -151,7 +153,7 @@ def _made(path: Path) -> bytes:
 
 _HANDSHAKE_MS = 10_000  # a connection without a complete handshake is dropped after that
 _LINGER_MS = 1000
-_AROUND_BYTES = 1024  # CURVE adds 33 bytes to a frame, and metadata to a handshake
+_OVERHEAD_BYTES = 1024  # CURVE adds 33 bytes to a frame, and metadata to a handshake
 DOMAIN = b"collbench"
 
 
@@ -187,7 +189,7 @@ def _pair(secret: bytes) -> tuple[bytes, bytes]:
 
 
 def _bounded(socket: zmq.Socket[Any]) -> None:
-    socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _AROUND_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, PIECE_BYTES + _OVERHEAD_BYTES)
     socket.setsockopt(zmq.SNDHWM, 0)  # a full queue would lose messages or block the I/O thread; large messages need a grant instead
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
@@ -201,9 +203,15 @@ def _bounded(socket: zmq.Socket[Any]) -> None:
 _SO_ATTACH_FILTER = 26  # include/uapi/asm-generic/socket.h
 _DEFER_S = 60  # longer than the kernel keeps a connection without data, so such a connection is never accepted
 _NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: offsets into the IP header
-_LOAD_WORD, _LOAD_BYTE, _AND, _EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
-_DROP, _PASS = (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF)
-_V4_SOURCE, _V6_SOURCE = 12, 8  # offsets of the source address in the two IP headers
+_LOAD_WORD = 0x20
+_LOAD_BYTE = 0x30
+_AND = 0x54
+_EQUAL = 0x15
+_RETURN = 0x06
+_DROP = (_RETURN, 0, 0, 0)
+_PASS = (_RETURN, 0, 0, 0xFFFFFFFF)
+_V4_SOURCE = 12  # offsets of the source address in the two IP headers
+_V6_SOURCE = 8
 MOST_SOURCES = 64
 
 _Step = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
@@ -238,10 +246,10 @@ def program(addresses: Iterable[str]) -> list[_Step]:
 def _compare(addresses: Iterable[bytes], offset: int) -> list[_Step]:
     steps: list[_Step] = []
     for address in addresses:
-        words = [int.from_bytes(address[at : at + 4], "big") for at in range(0, len(address), 4)]
-        for at, word in enumerate(words):
-            left = 2 * (len(words) - at) - 1  # steps to the end of this address's comparison, including its drop
-            steps += [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + offset + 4 * at), (_EQUAL, 0, left, word)]
+        words = [int.from_bytes(address[start : start + 4], "big") for start in range(0, len(address), 4)]
+        for index, word in enumerate(words):
+            skipped = 2 * (len(words) - index) - 1  # steps to the end of this address's comparison, including its drop
+            steps += [(_LOAD_WORD, 0, 0, _NETWORK_HEADER + offset + 4 * index), (_EQUAL, 0, skipped, word)]
         steps.append(_DROP)
     return steps
 
@@ -265,7 +273,7 @@ _FLOOD = 1000
 _CLOSING = frozenset({"04", "05", "06", "08", "09", "0B"})  # TCP_FIN_WAIT1 … TCP_CLOSING, include/net/tcp_states.h
 _MORE_OF_SOURCE = 64  # pending connections from one address in addition to its ranks: a rank that is dropped connects again
 _HANDSHAKE_S = 2.0  # an unfinished handshake from another host is dropped after that
-_FOR_EACH_S = 0.001  # added to it for each rank: thousands connect at once, and a handshake takes a third of it
+_PER_RANK_S = 0.001  # added to it for each rank: thousands connect at once, and a handshake takes a third of it
 _SLOW_SHARE = 0.9  # of the handshake's time limit: a connection that closed later was dropped because of it
 
 
@@ -285,7 +293,7 @@ class UnknownConnections:
         self.held_back: dict[str, None] = {}  # addresses that exceeded their limit at any time, in order
         self.deaf = False  # whether new connections are dropped for good
         self._pending: dict[int, tuple[str | None, float]] = {}  # by descriptor: the source (None: already closed), and when it came
-        self._of_source: Counter[str] = Counter()
+        self._pending_of_source: Counter[str] = Counter()
         self._dropped: frozenset[str] = frozenset()
         self._full = False
         self._look_at = 0.0
@@ -298,7 +306,7 @@ class UnknownConnections:
 
     def expect_ranks(self, count: int, most: int) -> None:
         """Set the limits for a launch of `count` ranks, which may all come from one address. most: limit of all connections."""
-        self.handshake_s = _HANDSHAKE_S + _FOR_EACH_S * count
+        self.handshake_s = _HANDSHAKE_S + _PER_RANK_S * count
         self.most = most
         self.most_of_source = min(most, count + _MORE_OF_SOURCE)
 
@@ -307,15 +315,15 @@ class UnknownConnections:
         self.remove(descriptor)  # the event of an earlier connection's end may be lost
         self._pending[descriptor] = (address, time.monotonic())
         if is_remote(address):
-            self._of_source[str(address)] += 1
+            self._pending_of_source[str(address)] += 1
         self._limit()
 
     def remove(self, descriptor: int) -> str | None:
         """Remove a connection; return its address."""
         address, _ = self._pending.pop(descriptor, (None, 0.0))
-        if address is not None and address in self._of_source:
-            self._of_source[address] -= 1
-            self._of_source += Counter()  # removes counts of 0
+        if address is not None and address in self._pending_of_source:
+            self._pending_of_source[address] -= 1
+            self._pending_of_source += Counter()  # removes counts of 0
             self._limit()
         return address
 
@@ -364,11 +372,9 @@ class UnknownConnections:
         if not self.listeners:
             return
         full = len(self) > (self.most // 2 if self._full else self.most)
-        dropped = frozenset(
-            source
-            for source, count in self._of_source.items()
-            if count > (self.most_of_source // 2 if source in self._dropped else self.most_of_source)
-        )
+        above_half = {source for source, count in self._pending_of_source.items() if count > self.most_of_source // 2}
+        above_limit = {source for source in above_half if self._pending_of_source[source] > self.most_of_source}
+        dropped = frozenset(above_limit | (above_half & self._dropped))
         if (full, dropped) == (self._full, self._dropped):
             return
         if len(self.held_back) < MOST_SOURCES:
@@ -400,12 +406,12 @@ class ConnectionsRefused(Fact, frozen=True):
     def render(self) -> str:
         """Return the sentence, with what to check."""
         shown = ", ".join(self.addresses[:_SHOWN]) + (", …" if len(self.addresses) > _SHOWN else "")
-        of_others = "1 connection that was" if self.count == 1 else f"{self.count} connections that were"
+        connections = "1 connection that was" if self.count == 1 else f"{self.count} connections that were"
         closed = ", and stopped listening" if self.closed else ""
         limited = ", ".join(self.limited[:_SHOWN])
         limit = f"; new connections from {limited} were refused for a while, because there were too many" if limited else ""
         return (
-            f"rank 0 refused {of_others} not of this launch (without its secret, or without a valid message) from "
+            f"rank 0 refused {connections} not of this launch (without its secret, or without a valid message) from "
             f"{shown or 'an unknown address'}{closed}{limit}: check what runs there; a second launch needs its own MASTER_PORT"
         )
 
@@ -435,12 +441,12 @@ def closing(port: int) -> list[str]:
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         with suppress(OSError, ValueError, IndexError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
-                _, here, peer, state, *_ = line.split()
-                if state in _CLOSING and int(here.rpartition(":")[2], 16) == port:
-                    text = peer.rpartition(":")[0]  # words of 32 bits, each in the machine's byte order
-                    words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
-                    shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
-                    addresses[shown.removeprefix("::ffff:")] = None
+                _, local, peer, state, *_ = line.split()
+                if state in _CLOSING and int(local.rpartition(":")[2], 16) == port:
+                    digits = peer.rpartition(":")[0]  # words of 32 bits, each in the machine's byte order
+                    packed = b"".join(bytes.fromhex(digits[start : start + 8])[::-1] for start in range(0, len(digits), 8))
+                    address = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+                    addresses[address.removeprefix("::ffff:")] = None
     return list(addresses)
 
 

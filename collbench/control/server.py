@@ -18,7 +18,7 @@ import zmq
 
 from collbench.addresses import Family, HubAddresses, bracketed, family_of, hub_addresses
 from collbench.control import wire
-from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener
+from collbench.control.addresses import candidate_ports, host_of, node_place, open_listener_note
 from collbench.control.builds import BuildAddresses, BuildRequest, BuildServer, addresses_of
 from collbench.control.diagnosis import ProcessEnd, RankState
 from collbench.control.inquiry import HangInquiries, NoOtherCause
@@ -29,15 +29,15 @@ from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, rank
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch import software
 from collbench.launch.info import LaunchInfo
 from collbench.launch.limits import allow_connections, out_of_files
-from collbench.launch.software import Build, mismatch, own, read_build
 from collbench.reason import Fact
 
 _ROOM_BYTES = 64 << 20  # of large messages in transit: limits rank 0's memory, however many nodes there are
 _MOST_LATE = 16  # restarted ranks that are reported at most
-_WORD_S = 0.3  # seconds after a process's end in which its last message may still arrive
-_LOOK_S = 0.003
+_LAST_MESSAGE_S = 0.3  # seconds after a process's end in which its last message may still arrive
+_POLL_S = 0.003
 _READ_S = 0.003
 _AWAKE_S = 3.0  # seconds after this process was stopped: a missed deadline within them is blamed on the stop
 _LOST_S = 0.1  # seconds without a node's connection before its process counts as ended
@@ -88,10 +88,10 @@ class Coordinator(IOHandler):
                 self._note(child, message)
             case wire.Stalled() | wire.Where():
                 self._answer_query(child, message)
-            case wire.Stack() if self.inquiries.now:
-                self.inquiries.now.stacks[message.rank] = message.text
-            case wire.Probed() if self.inquiries.now:
-                self.inquiries.now.note_probes(message)
+            case wire.Stack() if self.inquiries.current:
+                self.inquiries.current.stacks[message.rank] = message.text
+            case wire.Probed() if self.inquiries.current:
+                self.inquiries.current.note_probes(message)
             case wire.Aside():
                 check_ranks(message.ranks, self.joined)
                 child.also |= set(message.ranks)
@@ -134,8 +134,8 @@ class Coordinator(IOHandler):
         for step in sorted(step for step in self._offers if step <= self._requested_step):
             offers = self._offers[step]
             while offers and (self._under_way <= 0 or self._under_way + offers[0][1] <= _ROOM_BYTES):
-                child, size = offers.popleft()
-                self._under_way += size
+                child, size_bytes = offers.popleft()
+                self._under_way += size_bytes
                 self.down.send(child, wire.Grant(step))
             if not offers:
                 del self._offers[step]
@@ -145,8 +145,8 @@ class Coordinator(IOHandler):
         for state in message.states:
             if not state.held:
                 self.states[state.rank] = state
-            if isinstance(message, wire.Here) and self.inquiries.now:
-                self.inquiries.now.store(state)
+            if isinstance(message, wire.Here) and self.inquiries.current:
+                self.inquiries.current.store(state)
 
     def _end_of(self, rank: int, how: ProcessEnd) -> None:
         """Handle the end of a process. Unless it was killed, its last message may still arrive."""
@@ -169,9 +169,9 @@ class Coordinator(IOHandler):
 
     def _gone(self, rank: int) -> None:
         if rank not in self.left and rank not in self.gone:
-            for ended in [*self._before(), rank]:  # the earliest end is the cause: a launcher may have killed the other ranks after it
+            for ended in [*self._ended_before(), rank]:  # the earliest end is the cause: a launcher may have killed the others after it
                 self.gone.setdefault(ended, time.monotonic())
-            self._forget_closed()
+            self._check_parted()
             self.inquiries.begin("")
 
     def _is_closed(self, rank: int, now: float) -> bool:
@@ -190,20 +190,20 @@ class Coordinator(IOHandler):
             check_ranks([message.rank], child.ranks)
             self.left.add(rank)
             self._ended.pop(rank, None)
-            self._forget_closed()
+            self._check_parted()
             self.node.forget(rank)
         self._remove(child, rank)
 
-    def _before(self) -> list[int]:
+    def _ended_before(self) -> list[int]:
         """Return the ranks that had ended already, in the order of their ends. Their last messages may still arrive."""
         cut = {min(child.ranks): child for child in self.down.cut if child.ranks}
         lost = {rank: child.cut or 0.0 for rank, child in cut.items() if self.down.with_rank(rank) in (child, None)}
-        ended_at = {**lost, **self._ended}
+        ended_at = lost | self._ended
         return sorted(ended_at.keys() - self.left, key=lambda rank: ended_at[rank])
 
-    def _forget_closed(self) -> None:
-        many = len(self.left) + len(self.gone) >= len(self.joined)  # avoids a count for each of thousands of ranks that leave
-        if many and not self.still_there():
+    def _check_parted(self) -> None:
+        may_be_last = len(self.left) + len(self.gone) >= len(self.joined)  # avoids a count for each of thousands of ranks that leave
+        if may_be_last and not self.still_there():
             self.parted.set()
 
     def still_there(self) -> list[int]:
@@ -212,7 +212,7 @@ class Coordinator(IOHandler):
 
     def see_off(self) -> None:
         """Inform the other ranks that this rank leaves."""
-        self._forget_closed()
+        self._check_parted()
         self.down.broadcast(wire.Bye())
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
@@ -237,15 +237,17 @@ class Coordinator(IOHandler):
             self._woke_at = now
             self._paused_s = state.paused_s
         self.connections.note(state.still_s, now)
-        for child in [child for child in self.down.cut if child.cut is not None and now - child.cut > _LOST_S]:
+        lost = [child for child in self.down.cut if child.cut is not None and now - child.cut > _LOST_S]
+        for child in lost:
             self.down.forget(child)
             first = min(child.ranks, default=None)  # the rank of that process; the ranks that send through it end by themselves
             if first is not None and not self.down.with_rank(first):
                 self._gone(first)
-        for rank in [rank for rank, at in self._ended.items() if now - at > _WORD_S or self._is_closed(rank, now)]:
+        silent = [rank for rank, ended_at in self._ended.items() if now - ended_at > _LAST_MESSAGE_S or self._is_closed(rank, now)]
+        for rank in silent:
             del self._ended[rank]
             self._gone(rank)
-        due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
+        due = min(self.inquiries.tick(now), now + _POLL_S if self.in_doubt else math.inf)
         return min(self.ending.tick(now), due)
 
     def close(self) -> None:
@@ -275,7 +277,7 @@ class Server:
         self._joined: dict[int, Member] = {}
         down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
-        self._build = own() if info.launcher != "local" else None  # all ranks of a local start are one build
+        self._build = software.own() if info.launcher != "local" else None  # all ranks of a local start are one build
         try:
             if info.meeting.startswith("tcp://") and info.local_ranks < info.ranks:
                 down.unknown.expect_ranks(info.ranks, allow_connections(info.ranks))
@@ -301,11 +303,11 @@ class Server:
         self._why_ended: str | None = None
 
     def _compare(self, call: BuildRequest) -> None:
-        if read_build(call.build) != self._build:
-            self.coordinator.inbox.put(self._other_build(call.rank, call.host, read_build(call.build)))
+        if software.read_build(call.build) != self._build:
+            self.coordinator.inbox.put(self._other_build(call.rank, call.host, software.read_build(call.build)))
 
-    def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
-        return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
+    def _other_build(self, rank: int, host: str, build: software.Build | None) -> UsageError:
+        return UsageError(software.mismatch(rank, host, build, socket.gethostname(), self._build))
 
     def admit(self, deadline_s: float) -> dict[int, Member]:
         """Wait until every other rank has joined; return them by rank. Raises UsageError for another build, RunFailed, WaitExpired."""
@@ -315,13 +317,13 @@ class Server:
             try:
                 message = self._io.next(end)
             except Empty:
-                late = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
-                raise WaitExpired(f"{late}: {self._why_missing()}") from None
+                absent = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
+                raise WaitExpired(f"{absent}: {self._why_missing()}") from None
             if isinstance(message, wire.Hello):
                 member = message.member
                 rank = member.rank
-                if self._build and read_build(message.build) != self._build:
-                    raise self._other_build(rank, member.host, read_build(message.build))
+                if self._build and software.read_build(message.build) != self._build:
+                    raise self._other_build(rank, member.host, software.read_build(message.build))
                 if not 0 < rank < self._size:
                     raise RunFailed(
                         f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time"
@@ -343,24 +345,24 @@ class Server:
         return f"{self.missing()} of {self._size} had joined" if len(self._joined) < self._size - 1 else ""
 
     def _why_missing(self) -> str:
-        why = ["check that they started and can reach this host, or raise --timeout"]
+        reasons = ["check that they started and can reach this host, or raise --timeout"]
         if self._listens and self._listens.loopback_only:
-            why.append(
+            reasons.append(
                 f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
         refused = self.coordinator.down.unknown.fact()
         if refused:
-            why.append(refused.render())
+            reasons.append(refused.render())
         if self.coordinator.unreadable:
-            why.append(unreadable(self.coordinator.unreadable))
-        return "; ".join(why)
+            reasons.append(unreadable(self.coordinator.unreadable))
+        return "; ".join(reasons)
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
-        """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
+        """Store the members, which inquiries cover from now on. other_candidates: by rank the ranks that may have ended instead of it."""
         self._io.do(lambda: self.coordinator.expect(members, other_candidates))
 
-    def collect(self, step: int, what: str, patience_s: float, take: Take) -> None:
+    def collect(self, step: int, phase: str, patience_s: float, take: Take) -> None:
         """Pass each other rank's value of this step to `take` as it arrives: (rank, value, raw arrays).
 
         patience_s: how long ranks that progress may delay the step beyond the deadline. Raises WaitExpired, PeerFailed.
@@ -371,38 +373,38 @@ class Server:
         end = time.monotonic() + self.coordinator.timeout_s
         self._io.do(lambda: self.coordinator.request(step))
         for values in self._early.pop(step, []):
-            self._take(values, step, what, missing, take)
+            self._take_entries(values, step, phase, missing, take)
         while missing:
             try:
                 values = self._io.next(end)
             except Empty:
-                values = self._expired(what, end + patience_s)
+                values = self._expired(phase, end + patience_s)
             if not isinstance(values, wire.Values):
                 continue
             if values.step > step:  # a fast rank may be one step ahead
                 self._early.setdefault(values.step, []).append(values)
             else:
-                self._take(values, step, what, missing, take)
+                self._take_entries(values, step, phase, missing, take)
             if values.size_bytes > LARGE_BYTES:
                 self._io.do(partial(self.coordinator.made_room, values.size_bytes))
 
-    def _take(self, values: wire.Values, step: int, what: str, missing: set[int], take: Take) -> None:
+    def _take_entries(self, values: wire.Values, step: int, phase: str, missing: set[int], take: Take) -> None:
         for entry in values.entries:
-            if (values.step, entry.what) != (step, what):
+            if (values.step, entry.what) != (step, phase):
                 me = str(self.coordinator.members[0]) if self.coordinator.members else "rank 0"
-                apart = ranks_apart(str(self.coordinator.joined[entry.rank]), (entry.what, values.step), me, (what, step))
+                apart = ranks_apart(str(self.coordinator.joined[entry.rank]), (entry.what, values.step), me, (phase, step))
                 raise self._end_launch(apart)
             if entry.rank not in missing:
-                raise self._invalid(what, entry.rank)
+                raise self._invalid(phase, entry.rank)
             try:
                 value = decoded(entry.value)
             except Malformed:
-                raise self._invalid(what, entry.rank) from None
+                raise self._invalid(phase, entry.rank) from None
             missing.discard(entry.rank)
             take(entry.rank, value, entry.arrays)
 
-    def _invalid(self, what: str, rank: int) -> PeerFailed:
-        return self._end_launch(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes")
+    def _invalid(self, phase: str, rank: int) -> PeerFailed:
+        return self._end_launch(f"{phase}: rank {rank} sent an invalid answer: install the same version on all nodes")
 
     def _end_launch(self, sentence: str) -> PeerFailed:
         """End the launch for this reason, also if the caller of an exchange handles its error: the ranks cannot exchange data any more."""
@@ -410,21 +412,21 @@ class Server:
         self._io.do(lambda: self.coordinator.inquiries.conclude(sentence, FAILED))
         return PeerFailed(sentence)
 
-    def _expired(self, what: str, end: float) -> Any:
+    def _expired(self, phase: str, end: float) -> Any:
         """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""
         while time.monotonic() < end:
-            self._io.do(lambda: self.coordinator.inquiries.begin(what, patient=True))
+            self._io.do(lambda: self.coordinator.inquiries.begin(phase, patient=True))
             with suppress(Empty):
                 return self._io.next(min(end, time.monotonic() + _QUERY_EVERY_S))
-        self.stalled(what)
+        self.stalled(phase)
         try:
             return self._io.next(time.monotonic() + _INQUIRY_S)
         except Empty:
-            raise WaitExpired(f"{what}: some ranks did not answer") from None
+            raise WaitExpired(f"{phase}: some ranks did not answer") from None
 
-    def send(self, step: int, what: str, value: Any) -> None:
+    def send(self, step: int, phase: str, value: Any) -> None:
         """Send the same value to every other rank, which must be in the same phase there."""
-        message = wire.StepAnswer(step, what, encoded(value))
+        message = wire.StepAnswer(step, phase, encoded(value))
         self._io.see_done(lambda: self.coordinator.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
@@ -437,9 +439,9 @@ class Server:
         self.coordinator.parted.wait(seconds)
         return self.coordinator.still_there()
 
-    def stalled(self, what: str) -> None:
+    def stalled(self, phase: str) -> None:
         """Start an inquiry because this rank's own main thread makes no progress. Any thread may call."""
-        self._io.do(lambda: self.coordinator.inquiries.begin(what))
+        self._io.do(lambda: self.coordinator.inquiries.begin(phase))
 
     def signalled(self, sentence: str, code: int) -> None:
         """Start an inquiry because of a signal. If a rank has ended, its end is reported as the reason. Any thread may call."""
@@ -462,7 +464,7 @@ class Server:
 
     def remarks(self) -> list[Fact | str]:
         """Return the notes about refused connections, restarted ranks, and a listener that is open to other hosts."""
-        listener = open_listener(self._listens) if self._listens else None
+        listener = open_listener_note(self._listens) if self._listens else None
         remarks = (listener, self.coordinator.down.unknown.fact(), *self.coordinator.late)
         return [remark for remark in remarks if remark]
 
@@ -480,12 +482,12 @@ def listen(down: Downlinks, info: LaunchInfo, secret: Secret) -> HubAddresses:
     addresses = hub_addresses(host_of(info.meeting))
     ports = [info.port] if info.port else candidate_ports(secret)
     for port in ports:
-        wrong = _bind(down, addresses.listens, port)
-        if wrong is None:
+        error = _bind(down, addresses.listens, port)
+        if error is None:
             down.unknown.port = port
             return addresses
-    where = f"port {info.port} is in use" if info.port else f"ports {ports} are all in use"
-    raise UsageError(f"rank 0 cannot listen for the other ranks: {where} ({wrong}); set MASTER_PORT to a free port")
+    in_use = f"port {info.port} is in use" if info.port else f"ports {ports} are all in use"
+    raise UsageError(f"rank 0 cannot listen for the other ranks: {in_use} ({error}); set MASTER_PORT to a free port")
 
 
 def _bind(down: Downlinks, addresses: Sequence[str], port: int) -> str | None:

@@ -53,18 +53,17 @@ def restarted(member: Member) -> str:
 _LONGEST = 200  # characters of a phase's name in a rank's message
 
 
-def ranks_apart(name: str, at: tuple[str, int], other: str, other_at: tuple[str, int]) -> str:
-    """Return the error about two ranks at different exchanges of the control plane, or at different steps of exchanges with one name."""
-    phase, step = at
-    other_phase, other_step = other_at
-    where = f"'{phase[:_LONGEST]}'"
-    other_where = f"'{other_phase[:_LONGEST]}'"
-    if phase == other_phase:
-        where += f" (step {step})"
-        other_where += f" (step {other_step})"
+def ranks_apart(a: str, exchange_a: tuple[str, int], b: str, exchange_b: tuple[str, int]) -> str:
+    """Return the error about ranks `a` and `b` at different exchanges of the control plane, each (phase, step)."""
+    phase_a, step_a = exchange_a
+    phase_b, step_b = exchange_b
+    where_a = f"'{phase_a[:_LONGEST]}'"
+    where_b = f"'{phase_b[:_LONGEST]}'"
+    if phase_a == phase_b:
+        where_a += f" (step {step_a})"
+        where_b += f" (step {step_b})"
     return (
-        f"{name} is at {where} while {other} is at {other_where}: "
-        "an error occurred on one of them alone, or they were started with other arguments"
+        f"{a} is at {where_a} while {b} is at {where_b}: an error occurred on one of them alone, or they were started with other arguments"
     )
 
 
@@ -73,7 +72,7 @@ _NO_DESCRIPTOR = -1
 _WATCHED = zmq.EVENT_LISTENING | zmq.EVENT_CLOSED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _BACKLOG = 4096  # connections that the kernel queues: thousands of nodes connect at once, and silent connections use no descriptor
 _URGENT = (Where, Here, Abort, Bye)
-_AT_ONCE = 4096  # events handled in one call: a flood of connections must not delay the ranks
+_MOST_EVENTS = 4096  # events handled in one call: a flood of connections must not delay the ranks
 
 
 class ChildConnection(msgspec.Struct):
@@ -93,16 +92,16 @@ class Downlinks:
         self.router = context.socket(zmq.ROUTER)
         keys.secure_listener(self.router)
         self.router.setsockopt(zmq.BACKLOG, _BACKLOG)
-        self._caller = keys.caller[0]
-        self._door = context.socket(zmq.REP)
-        self._door.setsockopt(zmq.LINGER, 0)
-        self._door.bind(_ZAP)
+        self._caller_key = keys.caller[0]
+        self._authenticator = context.socket(zmq.REP)
+        self._authenticator.setsockopt(zmq.LINGER, 0)
+        self._authenticator.bind(_ZAP)
         self._monitor = self.router.get_monitor_socket(_WATCHED)
         self.children: dict[bytes, ChildConnection] = {}  # the connections of ranks, by the socket's identity of each
         self.cut: list[ChildConnection] = []  # those that were lost
         self.unknown = UnknownConnections()
         self.complete = False  # all ranks have joined: new connections are not from ranks
-        self._at: dict[int, ChildConnection] = {}  # by descriptor
+        self._by_descriptor: dict[int, ChildConnection] = {}
 
     def bind(self, place: str) -> None:
         """Listen at one more address. Raises zmq.ZMQError."""
@@ -113,7 +112,7 @@ class Downlinks:
             self.router.bind(place)
         finally:
             self.router.setsockopt(zmq.HANDSHAKE_IVL, default_ms)
-        self._events()  # finds the listening descriptor; from now on the kernel keeps silent connections
+        self._handle_events()  # finds the listening descriptor; from now on the kernel keeps silent connections
 
     @property
     def endpoint(self) -> str:
@@ -123,17 +122,17 @@ class Downlinks:
     @property
     def sockets(self) -> list[Any]:
         """Return the sockets to poll."""
-        return [self.router, self._door, self._monitor]
+        return [self.router, self._authenticator, self._monitor]
 
     def read(self, ready: Any) -> tuple[ChildConnection, Message] | None:
         """Return the message at a polled socket, with its connection; None for events and before a join. Raises Malformed."""
-        self._events()  # first: the kernel may reuse the descriptor of a closed connection for the one in a message
-        if ready is self._door:
+        self._handle_events()  # first: the kernel may reuse the descriptor of a closed connection for the one in a message
+        if ready is self._authenticator:
             # ZeroMQ has verified that the peer has its key: reply whether it may join
-            version, number, domain, *_, key = self._door.recv_multipart()
-            admitted = domain == DOMAIN and z85.encode(key) == self._caller
+            version, number, domain, *_, key = self._authenticator.recv_multipart()
+            admitted = domain == DOMAIN and z85.encode(key) == self._caller_key
             status, reason = (b"200", b"OK") if admitted else (b"400", b"another key")
-            self._door.send_multipart([version, number, status, reason, b"", b""])
+            self._authenticator.send_multipart([version, number, status, reason, b"", b""])
         if ready is not self.router:
             return None
         name, *pieces = self.router.recv_multipart(copy=False)
@@ -145,7 +144,7 @@ class Downlinks:
             return None
         child = child or self.children.setdefault(name.bytes, ChildConnection(name.bytes))
         child.descriptor = descriptor
-        self._at[descriptor] = child
+        self._by_descriptor[descriptor] = child
         return child, message
 
     def send(self, child: ChildConnection, message: Message) -> None:
@@ -172,16 +171,16 @@ class Downlinks:
         self.children.pop(child.name, None)
         if child in self.cut:
             self.cut.remove(child)
-        if self._at.get(child.descriptor) is child:
-            del self._at[child.descriptor]
+        if self._by_descriptor.get(child.descriptor) is child:
+            del self._by_descriptor[child.descriptor]
 
     def refuse(self, child: ChildConnection, sentence: str, code: int) -> None:
         """End the process at the other end of a connection, and ignore it from now on."""
         self.send(child, Abort(sentence, code))
         self.forget(child)
 
-    def _events(self) -> None:
-        for _ in range(_AT_ONCE):
+    def _handle_events(self) -> None:
+        for _ in range(_MOST_EVENTS):
             if not self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 return
             event, descriptor, endpoint = socket_event(self._monitor)
@@ -198,7 +197,7 @@ class Downlinks:
                     self.unknown.stop_flood()
             elif event == zmq.EVENT_DISCONNECTED:
                 self.unknown.close(descriptor)
-                child = self._at.pop(descriptor, None)
+                child = self._by_descriptor.pop(descriptor, None)
                 if child:
                     child.descriptor = _NO_DESCRIPTOR
                     child.cut = time.monotonic()
@@ -207,5 +206,5 @@ class Downlinks:
     def close(self) -> None:
         """Send the queued messages within one second, and close the sockets."""
         self.router.disable_monitor()
-        for socket in (self._monitor, self.router, self._door):
+        for socket in (self._monitor, self.router, self._authenticator):
             socket.close()

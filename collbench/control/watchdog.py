@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from collbench.control.diagnosis import LONGEST_PHASE, NodeProcesses, RankStalled, RankState
@@ -77,8 +77,8 @@ class StartupWatchdog:
 # signal may interrupt it inside a loop; then another thread reports, before the other ranks end and a launcher kills rank 0.
 
 PATIENCE_S = 2.0
-_OWN_S = 1.5
-_WORD_S = 1.0
+_ALONE_S = 1.5
+_REPORT_S = 1.0
 
 
 class EndProcess:
@@ -90,13 +90,13 @@ class EndProcess:
         self._for_all = for_all  # whether this rank reports for all of them
         self._report_at = math.inf
         self._reason: tuple[str, int] = ("", 0)
-        self._at: float | None = None
+        self._end_at: float | None = None
         self._node: NodeProcesses | None = None
 
     @property
     def begun(self) -> bool:
         """Return whether the launch is about to end."""
-        return self._at is not None
+        return self._end_at is not None
 
     def report(self, sentence: str, code: int) -> None:
         """Report the reason before any rank ends. After that a launcher may kill this process at any time."""
@@ -105,27 +105,27 @@ class EndProcess:
 
     def begin(self, sentence: str, code: int, node: NodeProcesses) -> None:
         """End the launch for this reason; only the first call has an effect. A rank that watches others gives them more time."""
-        if self._at is None:
-            patience_s = PATIENCE_S if node.descriptors else _OWN_S
+        if self._end_at is None:
+            patience_s = PATIENCE_S if node.descriptors else _ALONE_S
             now = time.monotonic()
             self._reason = (sentence, code)
-            self._at = now + patience_s
+            self._end_at = now + patience_s
             self._node = node
             if self._for_all:
-                self._report_at = now + _WORD_S
+                self._report_at = now + _REPORT_S
 
     def tick(self, now: float) -> float:
         """Do the steps that are due; return when to call again."""
-        if self._at is None:
+        if self._end_at is None:
             return math.inf
         if now >= self._report_at:
             self._report_at = math.inf
             self.report(*self._reason)
-        if now >= self._at:
+        if now >= self._end_at:
             if self._node:
                 self._node.kill()
             self._end(*self._reason)
-        return min(self._at, self._report_at)
+        return min(self._end_at, self._report_at)
 
     def leave(self) -> None:
         """Let the main thread end by itself, and kill the stopped ranks of its node. The other ranks end in the same way."""
@@ -133,8 +133,8 @@ class EndProcess:
             self._node.kill(self._node.stopped())
 
 
-_LOOKS_PER_TIMEOUT = 20
-_LONGEST_PAUSE_S = 1.0
+_CHECKS_PER_TIMEOUT = 20
+_LONGEST_INTERVAL_S = 1.0
 _NOTICED_S = 1.0  # a shorter pause may be a busy machine
 _CONTINUED_S = 2.0  # within which ranks that were paused together continue
 _CONSULT_S = 8.0  # longer than an inquiry of all ranks takes
@@ -150,19 +150,19 @@ class Watchdog:
         self.suspects: Callable[[], list[str]] | None = None  # returns the names of stopped ranks of this host
         # Receives the phase without progress; ends this process with a better diagnosis, or returns one.
         self.consult: Callable[[str], Fact | None] | None = None
-        self._timeout = timeout_s
+        self._timeout_s = timeout_s
         self._name = name
         self._end = end or end_process
         self._phase: str | None = None
         self._waiting: str | None = None
         self._failed = ""
-        self._seen = -1
-        self._since = time.monotonic()
-        self._looked = self._since
+        self._seen_progress = -1
+        self._still_since = time.monotonic()
+        self._checked_at = self._still_since
         self._paused_s = 0.0
-        self._queued = 0.0
+        self._queued_before_s = 0.0
         self._pauses: list[tuple[float, float]] = []  # the end and the seconds of each recent pause
-        self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
+        self._interval_s = min(timeout_s / _CHECKS_PER_TIMEOUT, _LONGEST_INTERVAL_S)
         self._stop = threading.Event()
         self._continue = StartupWatchdog(signal.SIGCONT)
         self._kill = StartupWatchdog()
@@ -176,16 +176,14 @@ class Watchdog:
         with self._in_phase(name, self._waiting, name):
             yield
 
-    @contextmanager
-    def elsewhere(self, what: str = "") -> Iterator[None]:
-        """Suspend the deadline during the block, which waits for phase `what`: waits of the control plane have their own deadline."""
-        with self._in_phase(None, what, what):
-            yield
+    def elsewhere(self, phase: str = "") -> AbstractContextManager[None]:
+        """Suspend the deadline during the block, which waits for this phase: waits of the control plane have their own deadline."""
+        return self._in_phase(None, phase, phase)
 
     @contextmanager
     def _in_phase(self, phase: str | None, waiting: str | None, name: str) -> Iterator[None]:
         before = self._phase, self._waiting
-        self._since = time.monotonic()
+        self._still_since = time.monotonic()
         self._phase = phase
         self._waiting = waiting
         self._failed = ""
@@ -195,11 +193,11 @@ class Watchdog:
             self._failed = self._failed or name
             raise
         finally:
-            self._since = time.monotonic()
+            self._still_since = time.monotonic()
             self._phase, self._waiting = before
 
     @property
-    def at(self) -> str:
+    def current_phase(self) -> str:
         """Return the current phase, the awaited phase, or the phase that failed; "" between phases."""
         return self._failed or self._phase or self._waiting or ""
 
@@ -209,7 +207,7 @@ class Watchdog:
         recently_paused_s = sum(seconds for _, seconds in self._recent_pauses(now)) + self._overdue_s(now)
         return RankState(
             rank=rank,
-            phase=self.at[:LONGEST_PHASE],
+            phase=self.current_phase[:LONGEST_PHASE],
             waits=self._waiting is not None,
             iteration=self._iteration,
             still_s=self._still_s,
@@ -225,10 +223,10 @@ class Watchdog:
 
     @property
     def _still_s(self) -> float:
-        if self.progress.value != self._seen:
-            self._seen = self.progress.value
-            self._since = time.monotonic()
-        return time.monotonic() - self._since
+        if self.progress.value != self._seen_progress:
+            self._seen_progress = self.progress.value
+            self._still_since = time.monotonic()
+        return time.monotonic() - self._still_since
 
     @property
     def paused_s(self) -> float:
@@ -237,12 +235,15 @@ class Watchdog:
 
     def _recent_pauses(self, now: float) -> list[tuple[float, float]]:
         """Return the pauses that ended within the timeout or since the last progress."""
-        return [pause for pause in self._pauses if pause[0] > min(self._since, now - self._timeout)]
+        earliest = min(self._still_since, now - self._timeout_s)
+        return [(ended_at, seconds) for ended_at, seconds in self._pauses if ended_at > earliest]
 
     def _overdue_s(self, now: float) -> float:
-        late = now - self._looked - self._pause
-        held = late - (self._queued_s() - self._queued) if late > _NOTICED_S else 0.0
-        return held if held > _NOTICED_S else 0.0
+        late_s = now - self._checked_at - self._interval_s
+        if late_s <= _NOTICED_S:
+            return 0.0
+        stopped_s = late_s - (self._queued_s() - self._queued_before_s)
+        return stopped_s if stopped_s > _NOTICED_S else 0.0
 
     def _queued_s(self) -> float:
         """Return the seconds that the thread waited for a core; 0 if unknown. Source: Documentation/scheduler/sched-stats.rst."""
@@ -257,37 +258,37 @@ class Watchdog:
         self._kill.arm(seconds + _AWAKE_S)
 
     def _watch(self) -> None:
-        self._arm(self._timeout + _CONTINUE_AFTER_S)
-        while not self._stop.wait(self._pause):
+        self._arm(self._timeout_s + _CONTINUE_AFTER_S)
+        while not self._stop.wait(self._interval_s):
             now = time.monotonic()
             paused_s = self._overdue_s(now)
             if paused_s:
                 self._pauses = [*self._recent_pauses(now), (now, paused_s)]
             self._paused_s += paused_s
-            self._looked = now
-            self._queued = self._queued_s()
-            self._arm(self._timeout + _CONTINUE_AFTER_S)
-            stalls = self._still_s > self._timeout and self._phase is not None
+            self._checked_at = now
+            self._queued_before_s = self._queued_s()
+            self._arm(self._timeout_s + _CONTINUE_AFTER_S)
+            stalls = self._still_s > self._timeout_s and self._phase is not None
             # once the kernel's timer has continued this process it ends, since a scheduler may still count it as suspended
-            outlasted = any(seconds >= self._timeout + _CONTINUE_AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
-            continued_s = now - self._pauses[-1][0] if self._pauses else math.inf
-            if (stalls or outlasted) and continued_s >= _CONTINUED_S:
+            outlasted = any(seconds >= self._timeout_s + _CONTINUE_AFTER_S - 2 * _LONGEST_INTERVAL_S for _, seconds in self._pauses)
+            running_s = now - self._pauses[-1][0] if self._pauses else math.inf
+            if (stalls or outlasted) and running_s >= _CONTINUED_S:
                 self._give_up()
                 return
 
     def _give_up(self) -> None:
         """End this process. Other ranks are consulted twice, since the replying rank may stop before it has ended this process."""
         stopped = tuple(self.suspects()) if self.suspects else ()
-        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout, self._iteration, stopped)
+        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout_s, self._iteration, stopped)
         if self.consult:
             self._arm(_CONSULT_S + _LAST_S)
-            better = self.consult(self.at)
-            if better is None and not self._stop.wait(_CONSULT_S / 2):
-                better = self.consult(self.at)
-                self._stop.wait(0.0 if better else _CONSULT_S / 2)
-            if better is None and self._stop.is_set():
+            diagnosis = self.consult(self.current_phase)
+            if diagnosis is None and not self._stop.wait(_CONSULT_S / 2):
+                diagnosis = self.consult(self.current_phase)
+                self._stop.wait(0.0 if diagnosis else _CONSULT_S / 2)
+            if diagnosis is None and self._stop.is_set():
                 return
-            hang = better or hang
+            hang = diagnosis or hang
         if self.witness:
             with suppress(CollbenchError):
                 self.witness(hang)

@@ -203,7 +203,7 @@ def frames(message: Message) -> list[bytes | memoryview]:
     text = _PACKED + zlib.compress(text, 1) if len(text) >= _LONG_BYTES and not has_arrays else _PLAIN + text
     if len(text) > MOST_BYTES:
         raise ValueError(f"a message of {len(text)} bytes exceeds the limit of {MOST_BYTES}")
-    return [memoryview(text)[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
+    return [memoryview(text)[start : start + PIECE_BYTES] for start in range(0, len(text), PIECE_BYTES)]
 
 
 def _encodable(value: Any) -> Any:

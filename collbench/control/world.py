@@ -15,9 +15,9 @@ from msgspec.structs import asdict, replace
 
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
-from collbench.control.diagnosis import RankState, began_of, is_stopped
-from collbench.control.members import Member, Members, addressed, other_candidates
-from collbench.control.security import secret_of
+from collbench.control.diagnosis import BETWEEN, RankState, began_of, is_stopped
+from collbench.control.members import HostKilled, Member, Members, addressed, other_candidates
+from collbench.control.security import Secret, secret_of
 from collbench.control.watchdog import EndProcess, Watchdog, end_process
 from collbench.errors import (
     FAILED,
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _INQUIRY_S = 10.0  # longer than rank 0 needs to query all ranks
 _LONGER = 1.5  # the other ranks wait longer by this factor, since only rank 0 can name the missing ranks
-
-
 _MOST_REPORTERS = 8  # ranks that report at most if rank 0 cannot
 _SECONDARY_CODES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
 _UNHEARD_S = 2.5  # longer than rank 0 examines the rank that forwards this rank's messages
@@ -119,53 +117,53 @@ class World(Members):
         finally:
             self._patience_s = 0.0
 
-    def gather(self, value: T, what: str) -> list[T] | None:
+    def gather(self, value: T, phase: str) -> list[T] | None:
         """Return every rank's `value` (JSON), by rank, at rank 0; None elsewhere.
 
-        `what` names the phase in errors. It must be the same at all ranks, so it must not contain a value of one host.
+        `phase` appears in errors. It must be the same at all ranks, so it must not contain a value of one host.
         """
         values: dict[int, T] = {self.rank: value}
-        self._gather(value, (), what, lambda rank, other, _: values.update({rank: other}))
+        self._gather(value, (), phase, lambda rank, received, _: values.update({rank: received}))
         return [values[rank] for rank in range(self.size)] if self.rank == 0 else None
 
-    def gather_array(self, array: NDArray[np.float64], what: str) -> list[NDArray[np.float64]] | None:
+    def gather_array(self, array: NDArray[np.float64], phase: str) -> list[NDArray[np.float64]] | None:
         """Return every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
         arrays = {self.rank: array}
-        self.gather_into(array, what, lambda rank, other: arrays.update({rank: other}))
+        self.gather_into(array, phase, lambda rank, received: arrays.update({rank: received}))
         return [arrays[rank] for rank in range(self.size)] if self.rank == 0 else None
 
-    def gather_into(self, array: NDArray[np.float64], what: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
+    def gather_into(self, array: NDArray[np.float64], phase: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
         """Pass each other rank's array (float64, a read-only view of the received bytes) to `take` at rank 0 as it arrives."""
         import numpy as np
 
         def take_bytes(rank: int, shape: Any, raw: Sequence[memoryview]) -> None:
             try:
-                other = np.frombuffer(raw[0], np.float64).reshape(shape)
+                received = np.frombuffer(raw[0], np.float64).reshape(shape)
             except (ValueError, TypeError, IndexError) as error:
                 raise RunFailed(
-                    f"{what}: {self.members[rank]} did not send an array of {shape} ({error}): install the same version on all nodes",
-                    phase=what,
+                    f"{phase}: {self.members[rank]} did not send an array of {shape} ({error}): install the same version on all nodes",
+                    phase=phase,
                 ) from None
-            take(rank, other)
+            take(rank, received)
 
-        self._gather(list(array.shape), (array.tobytes(),), what, take_bytes)  # a copy, since the caller may change its array
+        self._gather(list(array.shape), (array.tobytes(),), phase, take_bytes)  # a copy, since the caller may change its array
 
-    def _gather(self, value: Any, raw: Sequence[bytes], what: str, take: Callable[..., None]) -> None:
+    def _gather(self, value: Any, raw: Sequence[bytes], phase: str, take: Callable[..., None]) -> None:
         self._step += 1
         if self._server:
-            with self.watchdog.elsewhere(what):
-                self._server.collect(self._step, what, self._patience_s, take)
+            with self.watchdog.elsewhere(phase):
+                self._server.collect(self._step, phase, self._patience_s, take)
         elif self._client:
-            self._client.send(self._step, what, value, raw)
+            self._client.send(self._step, phase, value, raw)
 
-    def broadcast(self, value: T, what: str) -> T:
+    def broadcast(self, value: T, phase: str) -> T:
         """Return rank 0's `value` (JSON) at every rank; the others' values are ignored."""
         self._step += 1
         if self._server:
-            self._server.send(self._step, what, value)
+            self._server.send(self._step, phase, value)
         elif self._client:
-            with self.watchdog.elsewhere(what):
-                received: T = self._client.receive(self._step, what, self.timeout_s, self.longest_s)
+            with self.watchdog.elsewhere(phase):
+                received: T = self._client.receive(self._step, phase, self.timeout_s, self.longest_s)
             return received
         return value
 
@@ -173,13 +171,13 @@ class World(Members):
         """Return whether rank 0's next message is here, so that `broadcast` returns at once; always at rank 0."""
         return self._client is None or self._client.has_message()
 
-    def allgather(self, value: T, what: str) -> list[T]:
+    def allgather(self, value: T, phase: str) -> list[T]:
         """Return every rank's `value` (JSON), by rank, at every rank. It is also a barrier."""
-        return self.broadcast(self.gather(value, what) or [], what)
+        return self.broadcast(self.gather(value, phase) or [], phase)
 
-    def first_error(self, reason: T | None, what: str) -> T | None:
+    def first_error(self, reason: T | None, phase: str) -> T | None:
         """Return the first reason that any rank has, the same at all ranks; None when no rank has one."""
-        return next((of_rank for of_rank in self.allgather(reason, what) if of_rank is not None), None)
+        return next((rank_reason for rank_reason in self.allgather(reason, phase) if rank_reason is not None), None)
 
     def refuse(self, sentence: str) -> NoReturn:
         """End the launch as bad input. All ranks call it with the same reason; only rank 0 reports it.
@@ -206,28 +204,38 @@ class World(Members):
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
         if self.rank == 0:
-            from collbench.control.server import Server
-
-            self._server = Server(info, secret, self._own_state, ending, self.timeout_s)
-            with self.watchdog.elsewhere("joining"), self._waiting_for(self._server.missing):
-                joined = self._server.admit(self.timeout_s)
-            self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
-            self._server.expect(self.members, other_candidates(self.members) if is_hydra(self.info) else {})
-            self._server.send(0, "joining", [asdict(member) for member in self.members])
+            self._admit_ranks(info, secret, ending)
         else:
-            from collbench.control.client import Client
-
-            self._client = Client(info, secret, self._own_state, ending)
-            routes = routes_to(info.meeting)
-            leads_other_host = not info.local_rank and not all(is_loopback(address) for address, _ in routes)
-            addresses = own_addresses() if leads_other_host else ()
-            with self.watchdog.elsewhere("joining"):
-                with self._waiting_for(lambda: "rank 0"):
-                    self._client.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
-                self.members = convert(self._client.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
-            self._client.set_members(self.members[info.rank], self.members, other_candidates(self.members) if is_hydra(self.info) else {})
+            self._join_rank_0(info, secret, ending)
         self.me = self.members[self.rank]
-        self.watchdog.consult = (self._server or self._client).stalled  # type: ignore[union-attr]
+
+    def _admit_ranks(self, info: LaunchInfo, secret: Secret, ending: EndProcess) -> None:
+        from collbench.control.server import Server
+
+        self._server = Server(info, secret, self._own_state, ending, self.timeout_s)
+        with self.watchdog.elsewhere("joining"), self._waiting_for(self._server.missing):
+            joined = self._server.admit(self.timeout_s)
+        self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
+        self._server.expect(self.members, self._other_candidates())
+        self._server.send(0, "joining", [asdict(member) for member in self.members])
+        self.watchdog.consult = self._server.stalled
+
+    def _join_rank_0(self, info: LaunchInfo, secret: Secret, ending: EndProcess) -> None:
+        from collbench.control.client import Client
+
+        self._client = Client(info, secret, self._own_state, ending)
+        routes = routes_to(info.meeting)
+        leads_other_host = not info.local_rank and not all(is_loopback(address) for address, _ in routes)
+        addresses = own_addresses() if leads_other_host else ()
+        with self.watchdog.elsewhere("joining"):
+            with self._waiting_for(lambda: "rank 0"):
+                self._client.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
+            self.members = convert(self._client.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
+        self._client.set_members(self.members[info.rank], self.members, self._other_candidates())
+        self.watchdog.consult = self._client.stalled
+
+    def _other_candidates(self) -> dict[int, HostKilled]:
+        return other_candidates(self.members) if is_hydra(self.info) else {}
 
     @contextmanager
     def _waiting_for(self, missing: Callable[[], str]) -> Iterator[None]:
@@ -236,11 +244,11 @@ class World(Members):
         if names is None or not self.is_reporter:
             yield
             return
-        size, rank = (f"{name}={os.environ.get(name, '')}" for name in names)
-        alone = f"to measure this host alone: `env -u {names[0]} -u {names[1]} collbench …`"
+        variables = " and ".join(f"{name}={os.environ.get(name, '')}" for name in names)
+        remedy = f"to measure this host alone: `env -u {names[0]} -u {names[1]} collbench …`"
 
         def note() -> None:
-            report_error(f"waiting for {missing()} of {self.size}, as {size} and {rank} are set here; {alone}")
+            report_error(f"waiting for {missing()} of {self.size}, as {variables} are set here; {remedy}")
 
         timer = threading.Timer(_NOTED_S, note)
         timer.daemon = True
@@ -268,8 +276,8 @@ class World(Members):
         self.ending_code = code
         if self.rank == 0:
             self._report_first(sentence, code)
-        if self.finish_off and self.rank == 0:
-            self.finish_off()
+            if self.finish_off:
+                self.finish_off()
         record_exit(code, os.environ)  # mpiexec does not pass it on
         end_process("", code)
 
@@ -307,8 +315,8 @@ class World(Members):
     @property
     def is_reporter(self) -> bool:
         """Return whether this rank reports if rank 0 cannot: one rank per node, among the first ranks of the launch only."""
-        first = 1 if self.rank and self.me.host == self.members[0].host else 0
-        return self.rank < _MOST_REPORTERS and (len(self.members) == 1 or self.info.local_rank == first)
+        reporter = 1 if self.rank and self.me.host == self.members[0].host else 0  # its rank on this node
+        return self.rank < _MOST_REPORTERS and (len(self.members) == 1 or self.info.local_rank == reporter)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -326,15 +334,15 @@ class World(Members):
         Takes at most 1.5 s if a rank does not reply, and some seconds more to examine that rank.
         """
         if isinstance(error, MemoryError):
-            at = self.watchdog.at or "work between two phases"
-            error = RunFailed(f"{self.me} ran out of memory during {at}: use smaller sizes or fewer ranks per host", rank=self.rank)
+            phase = self.watchdog.current_phase or BETWEEN
+            error = RunFailed(f"{self.me} ran out of memory during {phase}: use smaller sizes or fewer ranks per host", rank=self.rank)
         code = getattr(error, "exit_code", FAILED)
         if not self._server or isinstance(error, PeerFailed | WaitExpired) or error is self._examined or code not in _SECONDARY_CODES:
             return error
         self._examined = error
         typed = error if isinstance(error, CollbenchError | Interrupted) else RunFailed(f"{type(error).__name__}: {error}")
         sentence = self._message_for_others(typed)
-        with self.watchdog.elsewhere(self.watchdog.at):
+        with self.watchdog.elsewhere(self.watchdog.current_phase):
             return self._server.reason(sentence, code) or error
 
     def exit_message(self, sentence: str, code: int) -> str:
@@ -360,8 +368,9 @@ class World(Members):
             return str(error) if self.rank == 0 else f"{self.me} was {error}"
         if self.size == 1 or isinstance(error, PeerFailed) or error.rank == self.rank:
             return str(error)
-        at = self.watchdog.at if error.exit_code == FAILED and not isinstance(error, WaitExpired) else ""
-        return f"{self.me}{f', during {at}' if at and at != error.phase else ''}: {error}"
+        phase = self.watchdog.current_phase if error.exit_code == FAILED and not isinstance(error, WaitExpired) else ""
+        during = f", during {phase}" if phase and phase != error.phase else ""
+        return f"{self.me}{during}: {error}"
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Send the other ranks why this one ends, so that they end with the same message and code at once.
@@ -387,7 +396,7 @@ class World(Members):
 
     def close(self) -> None:
         """Leave in order: all messages are sent, and the watchdog has ended."""
-        for end in (self._server, self._client):
-            if end:
-                end.close()
+        for connection in (self._server, self._client):
+            if connection:
+                connection.close()
         self.watchdog.close()

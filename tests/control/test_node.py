@@ -78,7 +78,7 @@ def test_how_a_process_ended(monkeypatch, state, status, how):
 
 
 def test_a_process_that_is_not_there_has_no_end():
-    assert not how_ended(1 << 30).known and began_of(1 << 30) == -1
+    assert not how_ended(1 << 30).is_known and began_of(1 << 30) == -1
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child):
     until(lambda: is_stopped(child.pid), "the stop")
     assert node.stopped() == [3]
     node.kill([4])
-    assert not how_ended(child.pid).known
+    assert not how_ended(child.pid).is_known
     node.kill([3])
-    until(lambda: how_ended(child.pid).known, "the end")
+    until(lambda: how_ended(child.pid).is_known, "the end")
     (descriptor,) = node.descriptors
     assert node.ended(descriptor) == (3, ProcessEnd(killed=True, signal=signal.SIGKILL))
     assert node.descriptors == [] and not node.has(3)
@@ -166,11 +166,11 @@ def state(pid):
 def test_an_early_exit_is_none_of_a_signal():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     try:
-        until(lambda: how_ended(process.pid).known, "the end")
+        until(lambda: how_ended(process.pid).is_known, "the end")
         assert how_ended(process.pid) == ProcessEnd(exit_code=3)
     finally:
         process.wait()
-    assert not how_ended(process.pid).known
+    assert not how_ended(process.pid).is_known
 
 
 DOG = "import os, time; from collbench.control.watchdog import StartupWatchdog as Dog; dog = Dog(); "

@@ -305,7 +305,7 @@ def test_the_watchdog_knows_which_batches_are_warm_up():
 
         def run(self, n, batch):
             self.starts_ns = np.zeros((1, n))
-            phases.append(world.watchdog.at)
+            phases.append(world.watchdog.current_phase)
             return np.full((1, n), 1e-3)
 
     phases, world = [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
