@@ -36,9 +36,11 @@ def answering(addresses: Iterable[str], within_s: float) -> str | None:
     with ExitStack() as stack, selectors.DefaultSelector() as waiting, suppress(OSError):
         for address in addresses:
             attempt = stack.enter_context(tcp_socket(address, socket.SOCK_NONBLOCK))
-            if attempt.connect_ex((address, _PORT)) in answers:
+            code = attempt.connect_ex((address, _PORT))
+            if code in answers:
                 return address
-            waiting.register(attempt, selectors.EVENT_WRITE, address)
+            if code == errno.EINPROGRESS:  # any other error is final, such as that of an address without a route
+                waiting.register(attempt, selectors.EVENT_WRITE, address)
         while waiting.get_map() and time.monotonic() < end:
             for key, _ in waiting.select(max(0.0, end - time.monotonic())):
                 ready: Any = key.fileobj
