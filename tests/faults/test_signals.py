@@ -180,7 +180,8 @@ class TestSlurm:
 
     @pytest.mark.timeout(240)
     def test_the_time_limit_itself(self, slurm_hosts, launch):
-        one = self.launched(slurm_hosts, launch, "--time=1", "--signal=TERM@30")
+        endless = (*CALM, "-n", "1000000")  # until --max-time ends each case
+        one = self.launched(slurm_hosts, launch, "--time=1", "--signal=TERM@30", words=endless)
         with pytest.raises(subprocess.TimeoutExpired):
             one.process.wait(1)
         self.ends_truly(one, 85)
