@@ -270,13 +270,13 @@ class HostBackend(BackendBase, ABC):
 
     def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of the backend's own steps, else of the operation's for this api."""
-        steps, bindings = self._bound(operation, group, buffers)
+        steps, bindings = self._steps_and_bindings(operation, group, buffers)
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain, free=partial(free_all, bindings))
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the programs to start the operation and to wait for it, or why the library cannot start it."""
-        steps, bindings = self._bound(operation, group, buffers)
+        steps, bindings = self._steps_and_bindings(operation, group, buffers)
         slots = list(filter(None, (divided(steps, binding) for binding in bindings)))
         if len(slots) < len(bindings):
             free_all(bindings)
@@ -285,7 +285,7 @@ class HostBackend(BackendBase, ABC):
         start = Program(starts, keep=(buffers, bindings), explain=self.explain, free=partial(free_all, bindings))
         return NonBlocking(start, Program(waits, keep=(buffers, bindings), explain=self.explain))
 
-    def _bound(self, operation: Operation, group: Group, buffers: AnyBuffers) -> tuple[Steps, list[Any]]:
+    def _steps_and_bindings(self, operation: Operation, group: Group, buffers: AnyBuffers) -> tuple[Steps, list[Any]]:
         """Return the steps of the operation, and a binding for each slot of the buffers."""
         steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"

@@ -75,9 +75,9 @@ class Communicators:
         free_before = [] if self._counts or not counted else [gpu.free_bytes() for gpu in gpus]
         try:
             with grouped(self._library):
-                for gpu, rank, comm in zip(gpus, ranks, handles, strict=True):
+                for gpu, rank, handle in zip(gpus, ranks, handles, strict=True):
                     with gpu.use():
-                        self._library.call("ncclCommInitRank", ctypes.addressof(comm), n, identity, rank)
+                        self._library.call("ncclCommInitRank", ctypes.addressof(handle), n, identity, rank)
         except NcclFailed as error:
             raise NcclFailed(f"{error}: {_remedy(error)}", error.code, error.last_error) from error
         comms = self._added(handles)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from collbench.operations.operation import Binding, Operation, needs_two_ranks
@@ -118,7 +119,7 @@ def _torch(groups: Callable[[int], Sequence[Sequence[int]]], first: bool = False
         for members in groups(x.n):
             ranks = [x.peer(rank) for rank in members]
             make = x.call("new_group", ranks).function
-            yield PythonCall("new_group", (lambda make=make: own_groups.append(make())) if x.rank in members else make)
+            yield PythonCall("new_group", partial(_make_into, own_groups, make) if x.rank in members else make)
         if first:
             yield PythonCall("barrier", lambda: [x.call("barrier", group=group).function() for group in own_groups])
 
@@ -141,6 +142,10 @@ def _nccl(make: Callable[[Any], Call], first: bool = False) -> Callable[[Any], I
         yield from x.free()
 
     return steps
+
+
+def _make_into(groups: list[Any], make: Callable[[], object]) -> None:
+    groups.append(make())
 
 
 def _coloured(colour: Colour) -> Callable[[int], Sequence[Sequence[int]]]:
