@@ -33,8 +33,8 @@ class _Starting:
 
     def __init__(self, binding: Any) -> None:
         self._binding = binding
-        self._calls = 0
-        self._posted = 0
+        self._has_call = False
+        self._has_messages = False
         self._ended = False
 
     def __getattr__(self, name: str) -> Any:
@@ -58,11 +58,10 @@ class _Starting:
     def signal_to(self, rank: int) -> Call:
         raise _NotStartable
 
-    def signal_from(self, rank: int) -> Call:
-        raise _NotStartable
+    signal_from = signal_to
 
     def waitall(self) -> Call | None:
-        if self._ended or self._calls:
+        if self._ended or self._has_call:
             raise _NotStartable
         return self.end()
 
@@ -76,15 +75,15 @@ class _Starting:
 
     def _only(self, call: Call | None) -> Call:
         """Return a call that must be the only one: libraries may run several in any order."""
-        self._calls += 1
-        if call is None or self._ended or self._posted or self._calls > 1:
+        if call is None or self._ended or self._has_messages or self._has_call:
             raise _NotStartable
+        self._has_call = True
         return call
 
     def _post(self, call: Call) -> Call:
-        self._posted += 1
-        if self._ended or self._calls:
+        if self._ended or self._has_call:
             raise _NotStartable
+        self._has_messages = True
         return call
 
 

@@ -282,8 +282,7 @@ class LinkedBackend(HostBackend):
 # Messages over plain TCP: calls into sockets.c, or the same in Python if it was not built.
 
 _NATIVE = Path(__file__).parents[1] / "native" / "_loop.so"  # one shared object contains all C code of the project
-_CLOSED = -1  # return codes of sockets.c
-_LATE = -2
+_CLOSED, _LATE = -1, -2  # return codes of sockets.c
 _LONGEST_MS = 2**31 - 1  # the longest timeout of poll
 _Message = tuple[int, int, int]  # POLLOUT or POLLIN, address, bytes
 

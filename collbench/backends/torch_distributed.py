@@ -162,8 +162,7 @@ class TorchBackend(HostOrGpuBackend):
 
 # The binding of the operations' "torch" steps: tensors over collbench's buffers, on host or GPU, and functions of torch.distributed.
 
-_MESSAGE_TAG = 1
-_SIGNAL_TAG = 2
+_MESSAGE, _SIGNAL = 1, 2  # tags
 _REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in torch
 # torch.distributed does not support these types everywhere, so data that is only moved is sent as another type of the same width.
 _MOVED_AS = {"uint32": "int32", "uint64": "int64", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -232,7 +231,7 @@ class TorchBinding(MessageSteps):
         name = {"send": "send", "receive": "recv", "post_send": "isend", "post_receive": "irecv"}[kind]
         make = self.post if kind.startswith("post") else self.call
         end = "dst" if name.endswith("send") else "src"
-        return make(name, part[:count], **{end: self.peer(rank)}, group=self.comm, tag=_SIGNAL_TAG if signal else _MESSAGE_TAG)
+        return make(name, part[:count], **{end: self.peer(rank)}, group=self.comm, tag=_SIGNAL if signal else _MESSAGE)
 
     def unless_in_place(self, address: Any) -> Any:
         """Return `address`: torch has no constant for in-place calls."""

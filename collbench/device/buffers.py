@@ -35,8 +35,7 @@ from collbench.operations.operation import Operation, Place
 
 _WIDEST = 8  # bytes of an element
 _PROOF = (2 * PERIOD + 77) * _WIDEST  # bytes: more than two periods, of every width
-_TOP_BIT = 0x80
-_LAST_BIT = 0x01
+_TOP_BIT, _LAST_BIT = 0x80, 0x01
 Bytes = NDArray[Any]
 
 

@@ -224,8 +224,7 @@ def _free(library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, addr
 
 
 GRAPH_ITERATIONS = 20  # nccl-tests' default of iterations; its graphs contain all of them
-_START = "ncclGroupStart"
-_END = "ncclGroupEnd"
+_START, _END = "ncclGroupStart", "ncclGroupEnd"
 
 
 class NcclBinding(NativeBinding, MessageSteps):
