@@ -85,11 +85,11 @@ class PersistentBinding(MpiBinding):
                 return candidate
         raise NoPersistentCall(function)
 
-    def _requests(self, wanted: list[tuple[str, tuple[SupportsInt, ...]]]) -> NativeCall:
-        """Make requests, and return the call that starts them."""
-        n = len(wanted)
+    def _requests(self, functions: list[tuple[str, tuple[SupportsInt, ...]]]) -> NativeCall:
+        """Make a request by each function with its arguments, and return the call that starts them."""
+        n = len(functions)
         first = self.room(max(n, 1) * self._request_bytes)
-        for place, (function, words) in enumerate(wanted):
+        for place, (function, words) in enumerate(functions):
             request = first + place * self._request_bytes
             self._run(f"{function}_c" if self._large and self.has(f"{function}_c") else function, (*words, request))
             self._made.append(request)

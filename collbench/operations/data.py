@@ -372,10 +372,11 @@ class SlottedBuffers:
     """The layout of the buffers of the ranks that this process drives, in host or GPU memory. Attributes: see `host.AnyBuffers`."""
 
     def __init__(self, operation: Operation, case: Case, n: int, ranks: Sequence[int], slots: int) -> None:
+        count = operation.count(case, n)
         self.operation = operation
         self.case = case
         self.slots = slots
-        self.places = [Place(rank, n, operation.count(case, n), case) for rank in ranks]
+        self.places = [Place(rank, n, count, case) for rank in ranks]
         self._extents = [BufferExtent.of(operation, place) for place in self.places]
         self._first = 0  # the slot of the memory that is slot 0
 

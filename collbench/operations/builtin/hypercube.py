@@ -24,7 +24,7 @@ def _doubling(x: Binding) -> Iterator[Call]:
 
 
 def _power_of_two(n: int, case: Case) -> Reason | None:
-    from collbench.operations.unsupported import NotPowerOfTwo  # here: `--help` loads the operations, but not msgspec
+    from collbench.operations.unsupported import NotPowerOfTwo  # here: `--help` loads the operations, but needs no reason
 
     return None if n > 1 and n & (n - 1) == 0 else NotPowerOfTwo("hypercube", n)
 
