@@ -481,13 +481,8 @@ def path_facts(address: str) -> dict[str, str]:
     """Return information about TCP from this address of the host, before any connection."""
     with tcp_socket(address) as fresh:
         congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
-    return {
-        "congestion_control": congestion,
-        "interface": interface_with(address),
-        "address": address,
-        "tcp_wmem": _limits("tcp_wmem"),
-        "tcp_rmem": _limits("tcp_rmem"),
-    }
+    limits = {name: _limits(name) for name in ("tcp_wmem", "tcp_rmem")}
+    return {"congestion_control": congestion, "interface": interface_with(address), "address": address, **limits}
 
 
 def _limits(name: str) -> str:

@@ -102,17 +102,16 @@ def _period(rank: int, count: int, place: Place) -> Values:
     mixed = _mixed(min(power_of_two, PERIOD), place.case.seed % PERIOD)[:size]
     dtype = place.case.dtype
     if place.case.redop:
-        return _reducible_digits(rank, place, mixed).astype(dtype.numpy)
+        return _reducible_digits(rank, place.n, place.case, mixed).astype(dtype.numpy)
     if dtype.exact >= _LARGEST or dtype.kind == "int":
         return _distinct_digits(rank, dtype.exact, mixed).astype(dtype.numpy)
     # 8-bit floats have few integers. Without a reduction any number can be used, since its bits are compared.
     return _distinct_digits(rank, dtype.patterns, mixed).astype(f"u{dtype.size}").view(dtype.numpy)
 
 
-def _reducible_digits(rank: int, place: Place, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    n = place.n
-    dtype = place.case.dtype
-    redop = place.case.redop
+def _reducible_digits(rank: int, n: int, case: Case, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    dtype = case.dtype
+    redop = case.redop
     if redop == "sum":
         return _sum_digits(rank, n, dtype.exact, mixed)
     if redop == "avg":
