@@ -70,11 +70,12 @@ class Group:
 
     def part(self, ranks: Sequence[int]) -> Group | None:
         """Return a group of some of these ranks of the job, with the same handle; None if this process drives none of them."""
-        own_turns = self._turns
-        driven = tuple(place for place, rank in enumerate(ranks) if rank in own_turns)
+        driven = tuple(place for place, rank in enumerate(ranks) if rank in self._turns)
         if not driven:
             return None
-        handle = tuple(self.handle[own_turns[ranks[place]]] for place in driven) if isinstance(self.handle, tuple) else self.handle
+        handle = self.handle
+        if isinstance(handle, tuple):
+            handle = tuple(handle[self._turns[ranks[place]]] for place in driven)
         names = tuple(self.name(self._places[rank]) for rank in ranks)
         return Group(tuple(ranks), driven, handle, names)
 
@@ -109,15 +110,16 @@ def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
 def stdout_elsewhere(at_stderr: bool = False) -> Iterator[None]:
     """Discard what this process's libraries print to stdout inside the block, or print it at stderr: stdout has rows for programs."""
     sys.stdout.flush()
-    kept, other = os.dup(1), os.dup(2) if at_stderr else os.open(os.devnull, os.O_WRONLY)
-    os.dup2(other, 1)
+    stdout = os.dup(1)
+    target = os.dup(2) if at_stderr else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(target, 1)
     try:
         yield
     finally:
         ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(other)
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(target)
 
 
 class Feature(msgspec.Struct, frozen=True):

@@ -20,11 +20,14 @@ _LOOK_S = 20e-6
 class EventClock:
     """CUDA events of torch on its current stream, which its NCCL calls synchronize with; one rank per process."""
 
-    native, queued = False, True
+    native = False
+    queued = True
 
     def __init__(self, torch: Any, deadline_s: float, ranks_behind: Callable[[], str | None]) -> None:
         """Create the clock. `ranks_behind` returns which ranks are late; it is called if work exceeds the deadline."""
-        self._torch, self._deadline_s, self._ranks_behind = torch, deadline_s, ranks_behind
+        self._torch = torch
+        self._deadline_s = deadline_s
+        self._ranks_behind = ranks_behind
 
     def stamp(self) -> Any:
         """Return an event that the stream reaches after everything enqueued so far."""
@@ -43,10 +46,9 @@ class EventClock:
         end = time.monotonic() + self._deadline_s
         while not event.query():
             if time.monotonic() > end:
-                known = self._ranks_behind()
-                raise RunFailed(
-                    f"what torch gave to NCCL has not completed within {self._deadline_s:g} s" + (f"; {known}" if known else "")
-                )
+                late_ranks = self._ranks_behind()
+                problem = f"what torch gave to NCCL has not completed within {self._deadline_s:g} s"
+                raise RunFailed(f"{problem}; {late_ranks}" if late_ranks else problem)
             time.sleep(_LOOK_S)
 
 
@@ -110,7 +112,8 @@ class Clock(Protocol):
 class MonotonicClock:
     """CLOCK_MONOTONIC, for one rank per process."""
 
-    native, queued = True, False
+    native = True
+    queued = False
 
     def stamp(self) -> int:
         """Return nanoseconds."""

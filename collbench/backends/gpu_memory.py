@@ -58,7 +58,9 @@ def chosen_gpus(local_rank: int, local_ranks: int, k: int, visible: int, sharing
     If it sees enough GPUs for all processes of its host, it takes its own part; else all that it sees (as bound by Slurm).
     """
     first = local_rank * k if visible >= local_ranks * k or sharing else 0
-    return [(first + i) % visible for i in range(k)] if sharing and visible else [first + i for i in range(k) if first + i < visible]
+    if sharing and visible:
+        return [(first + i) % visible for i in range(k)]
+    return [first + i for i in range(k) if first + i < visible]
 
 
 def trouble(places: Sequence[ProcessPlace], k: int) -> str | None:
@@ -73,23 +75,23 @@ def shared(places: Sequence[ProcessPlace]) -> bool:
 
 def _drivers(places: Sequence[ProcessPlace]) -> dict[tuple[str, str], list[int]]:
     """Return the processes that drive each (host, GPU), once per rank."""
-    found: dict[tuple[str, str], list[int]] = {}
+    processes: dict[tuple[str, str], list[int]] = {}
     for number, place in enumerate(places):
         for gpu in place.driven:
-            found.setdefault((place.host, gpu), []).append(number)
-    return found
+            processes.setdefault((place.host, gpu), []).append(number)
+    return processes
 
 
 def _too_few(places: Sequence[ProcessPlace], k: int) -> str | None:
     for host in dict.fromkeys(place.host for place in places):
-        here = [place for place in places if place.host == host]
-        gpus = {gpu for place in here for gpu in place.visible}
-        if len(gpus) < k * len(here) and not all(place.shares or place.host_id for place in here):
+        processes = [place for place in places if place.host == host]
+        gpus = {gpu for place in processes for gpu in place.visible}
+        if len(gpus) < k * len(processes) and not all(place.shares or place.host_id for place in processes):
             return (
-                f"more ranks than GPUs: {plural(k * len(here), 'rank')} on host {host}, which shows them {_gpus(gpus)}: start one rank per "
-                "GPU (--ranks, or the launcher's tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
+                f"more ranks than GPUs: {plural(k * len(processes), 'rank')} on host {host}, which shows them {_gpus(gpus)}: start one "
+                "rank per GPU (--ranks, or the launcher's tasks per node), or let all of them see more (CUDA_VISIBLE_DEVICES)"
             )
-        short = next((place for place in here if len(place.driven) < k), None)
+        short = next((place for place in processes if len(place.driven) < k), None)
         if short:
             return (
                 f"a process on host {host} drives {plural(k, 'rank')} and sees {_gpus(short.visible)}: "
@@ -107,18 +109,19 @@ def _doubles(places: Sequence[ProcessPlace], k: int) -> Iterator[str]:
         if len(processes) < 2:
             continue
         drivers = [places[number] for number in processes]
-        own = [number * k + i for number in dict.fromkeys(processes) for i, driven in enumerate(places[number].driven) if driven == gpu]
-        ranks = listed([str(rank) for rank in own], most=len(own))
+        ranks = [number * k + i for number in dict.fromkeys(processes) for i, driven in enumerate(places[number].driven) if driven == gpu]
+        shown_ranks = listed([str(rank) for rank in ranks], most=len(ranks))
         # the user allows it by NCCL's own switch, or by different host ids for NCCL
-        agreed = all(place.shares for place in drivers) or (all(ids := [p.host_id for p in drivers]) and len(set(ids)) == len(ids))
+        ids = [place.host_id for place in drivers]
+        agreed = all(place.shares for place in drivers) or (all(ids) and len(set(ids)) == len(ids))
         if not agreed:
             yield (
-                f"ranks {ranks} drive the same GPU, {gpu} of host {host}, and NCCL takes one rank per GPU: let each process see its own "
-                "(srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per rank), or all of them see all GPUs"
+                f"ranks {shown_ranks} drive the same GPU, {gpu} of host {host}, and NCCL takes one rank per GPU: let each process see its "
+                "own (srun --gpus-per-task=1, or CUDA_VISIBLE_DEVICES per rank), or all of them see all GPUs"
             )
         elif len(set(processes)) > 1 and any(gpu in place.alone for place in drivers):
             yield (
-                f"ranks {ranks} share GPU {gpu} of host {host}, which is in exclusive mode and takes one process only: "
+                f"ranks {shown_ranks} share GPU {gpu} of host {host}, which is in exclusive mode and takes one process only: "
                 f"set it to the default mode (nvidia-smi -i {gpu} -c 0), or give each rank a GPU of its own"
             )
 
@@ -130,8 +133,8 @@ def no_gpu() -> Unavailable | None:
     """Return why this process cannot use a GPU, with the remedy; None if it can."""
     from collbench.device.unavailable import gpu_obstacle
 
-    found = gpu_obstacle(os.environ)
-    return Unavailable.because(found) if found else None
+    obstacle = gpu_obstacle(os.environ)
+    return Unavailable.because(obstacle) if obstacle else None
 
 
 class OneGpu:
@@ -144,11 +147,11 @@ class OneGpu:
         """Exchange the GPUs' addresses. All ranks must call it."""
         from collbench.device.present import identities
 
-        found = identities()
-        (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(found), sharing=True)
-        own = found[self.index].bus_id
-        self.bus_ids = tuple(world.allgather(own, "collecting the GPU of each rank"))
-        self.sharing = sum(self.bus_ids[member.rank] == own for member in world.on_host())
+        gpus = identities()
+        (self.index,) = chosen_gpus(world.info.local_rank, world.info.local_ranks, 1, len(gpus), sharing=True)
+        bus_id = gpus[self.index].bus_id
+        self.bus_ids = tuple(world.allgather(bus_id, "collecting the GPU of each rank"))
+        self.sharing = sum(self.bus_ids[member.rank] == bus_id for member in world.on_host())
         self._claimed: tuple[OpenGpu, Stream] | None = None
 
     def claimed(self) -> tuple[OpenGpu, Stream]:
@@ -189,13 +192,14 @@ class HostOrGpuBackend(HostBackend):
 
         refusal: returns why the library does not support CUDA memory; called only if there is a GPU.
         """
-        none = no_gpu()
-        missing = world.first_error(str(none) if none else refusal(), f"opening {self.name}: looking for GPUs")
+        unavailable = no_gpu()
+        missing = world.first_error(str(unavailable) if unavailable else refusal(), f"opening {self.name}: looking for GPUs")
         if missing:
             self.no_cuda = f"{self.name} has no GPU here: {missing}"
             return
         self._gpu = OneGpu(world)
-        self.devices, self.gpus = frozenset({"cpu", "cuda"}), self._gpu.bus_ids
+        self.devices = frozenset({"cpu", "cuda"})
+        self.gpus = self._gpu.bus_ids
 
     def gpu_memory(self, gpu: OpenGpu, n_bytes: int) -> DeviceAllocation:
         """Allocate GPU memory as the library's users do: with CUDA, unless a library has an allocator. Raises MemoryError."""

@@ -11,21 +11,19 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, SupportsInt
+from typing import Any, Protocol, SupportsInt
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.backends.backend import BackendBase, Group, Tuning
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
 from collbench.backends.nonblocking import busy, divided
 from collbench.operations.case import Case
-from collbench.operations.data import BufferExtent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
-from collbench.operations.operation import Operation, Place
+from collbench.operations.data import Mismatch, SlottedBuffers, compare, grows, poison, seeded, stride_of, write_digits
+from collbench.operations.operation import Operation, Place, Steps
 from collbench.operations.program import Call, NativeCall, NonBlocking, Program
 from collbench.operations.unsupported import StartUnsupported
 from collbench.reason import Fact
@@ -66,29 +64,17 @@ class AnyBuffers(Protocol):
         """Return for each driven rank the errors in its received elements in a slot, or None."""
 
 
-class Buffers:
+class Buffers(SlottedBuffers):
     """Buffers in host memory, of the ranks that this process drives. Attributes and methods: see `AnyBuffers`."""
 
     def __init__(self, operation: Operation, case: Case, group: Group, slots: int) -> None:
-        count = operation.count(case, group.n)
-        self.operation, self.case, self.slots = operation, case, slots
-        self.places = [Place(rank, group.n, count, case) for rank in group.driven]
-        self._extents = [BufferExtent.of(operation, place) for place in self.places]
+        super().__init__(operation, case, group.n, group.driven, slots)
         self._memory = [self._block(extent.total * case.dtype.size) for extent in self._extents]
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
-        self._first = 0  # the slot of the memory that is slot 0
 
     def _block(self, bytes_per_slot: int) -> MappedBlock:
         """Return the memory of one driven rank. Raises MemoryError."""
         return MappedBlock(bytes_per_slot, self.slots)
-
-    def over(self, operation: Operation, case: Case, slot: int) -> Self:
-        """Return buffers with one slot, slot `slot` of these, for another case of the same data type that needs no more memory."""
-        found = copy(self)
-        found.operation, found.case, found.slots, found._first = operation, case, 1, slot
-        found.places = [replace(place, case=case, count=operation.count(case, place.n)) for place in self.places]
-        found._extents = [extent.within(operation, place) for extent, place in zip(self._extents, found.places, strict=True)]
-        return found
 
     def send(self, driven: int, slot: int) -> Elements:
         """Return a rank's send elements in a slot, as an array of the case's data type."""
@@ -106,10 +92,10 @@ class Buffers:
         """Return the address of a rank's receive elements in a slot."""
         return int(self.recv(driven, slot).ctypes.data)
 
-    def _part(self, driven: int, slot: int, at: int, count: int) -> Elements:
+    def _part(self, driven: int, slot: int, start: int, count: int) -> Elements:
         width = self.case.dtype.size
-        whole = self._memory[driven].slot(self._first + slot)
-        return whole[at * width : (at + count) * width].view(self.case.dtype.numpy)
+        slot_bytes = self._memory[driven].slot(self._first + slot)
+        return slot_bytes[start * width : (start + count) * width].view(self.case.dtype.numpy)
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected.
@@ -143,9 +129,9 @@ class MappedBlock:
             raise MemoryError(f"no memory for {total} bytes") from error
         with suppress(OSError):  # fails on a kernel without huge pages; `page_bytes` returns the actual size
             self._map.madvise(mmap.MADV_HUGEPAGE if self.huge else mmap.MADV_NOHUGEPAGE)
-        whole = np.frombuffer(self._map, np.uint8)
-        start = -whole.ctypes.data % _huge_page() if self.huge else 0
-        self._bytes = whole[start : start + total]
+        mapped = np.frombuffer(self._map, np.uint8)
+        start = -mapped.ctypes.data % _huge_page() if self.huge else 0
+        self._bytes = mapped[start : start + total]
         self._bytes[:] = 0
         self._length = bytes_per_slot
 
@@ -189,7 +175,8 @@ class Address:
     """An address of elements of `width` bytes: `address[k:]` is the address of element k."""
 
     def __init__(self, base: int, width: int) -> None:
-        self._base, self._width = base, width
+        self._base = base
+        self._width = width
 
     def __getitem__(self, part: slice) -> Address:
         return Address(self._base + (part.start or 0) * self._width, self._width)
@@ -209,7 +196,11 @@ class NativeBinding:
     integer: type[ctypes.c_int] | type[ctypes.c_int64] = ctypes.c_int
 
     def __init__(self, library: ctypes.CDLL, case: Case, rank: int, n: int, count: int) -> None:
-        self.library, self.case, self.rank, self.n, self.count = library, case, rank, n, count
+        self.library = library
+        self.case = case
+        self.rank = rank
+        self.n = n
+        self.count = count
         self.root = case.root or 0
         self.keep: list[object] = []
 
@@ -227,15 +218,15 @@ class NativeBinding:
 
     def array(self, values: Sequence[int]) -> Address:
         """Return a C array of counts or displacements that lives as long as the program."""
-        kept = (self.integer * len(values))(*values)
-        self.keep.append(kept)
-        return Address(ctypes.addressof(kept), ctypes.sizeof(self.integer))
+        array = (self.integer * len(values))(*values)
+        self.keep.append(array)
+        return Address(ctypes.addressof(array), ctypes.sizeof(self.integer))
 
     def room(self, n_bytes: int) -> int:
         """Return the address of zeroed memory that lives as long as the program, for statuses and requests."""
-        kept = ctypes.create_string_buffer(n_bytes)
-        self.keep.append(kept)
-        return ctypes.addressof(kept)
+        memory = ctypes.create_string_buffer(n_bytes)
+        self.keep.append(memory)
+        return ctypes.addressof(memory)
 
     def free(self) -> None:
         """Free what the library holds for the calls, which must be complete."""
@@ -279,23 +270,26 @@ class HostBackend(BackendBase, ABC):
 
     def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of the backend's own steps, else of the operation's for this api."""
-        steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
-        assert steps is not None, "excluded by unsupported_reason"
-        bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
+        steps, bindings = self._steps_and_bindings(operation, group, buffers)
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain, free=partial(free_all, bindings))
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the programs to start the operation and to wait for it, or why the library cannot start it."""
-        steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
-        assert steps is not None, "excluded by unsupported_reason"
-        bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
-        slots = [found for binding in bindings if (found := divided(steps, binding))]
+        steps, bindings = self._steps_and_bindings(operation, group, buffers)
+        slots = list(filter(None, (divided(steps, binding) for binding in bindings)))
         if len(slots) < len(bindings):
             free_all(bindings)
             return StartUnsupported(self.name, operation.name)
-        start, wait = (Program(tuple(each), keep=(buffers, bindings), explain=self.explain) for each in zip(*slots, strict=True))
-        return NonBlocking(replace(start, free=partial(free_all, bindings)), wait)
+        starts, waits = zip(*slots, strict=True)
+        start = Program(starts, keep=(buffers, bindings), explain=self.explain, free=partial(free_all, bindings))
+        return NonBlocking(start, Program(waits, keep=(buffers, bindings), explain=self.explain))
+
+    def _steps_and_bindings(self, operation: Operation, group: Group, buffers: AnyBuffers) -> tuple[Steps, list[Any]]:
+        """Return the steps of the operation, and a binding for each slot of the buffers."""
+        steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
+        assert steps is not None, "excluded by unsupported_reason"
+        return steps, [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
 
     def compute(self, seconds: float) -> Call:
         """Return a call that keeps this rank's core busy for so long."""

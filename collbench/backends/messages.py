@@ -14,7 +14,7 @@ from collbench.operations.program import Call
 class Messages(Protocol):
     """The interface that a backend implements: the calls of a connection between two ranks."""
 
-    def call(self, what: str, *args: int) -> Call:
+    def call(self, kind: str, /, *args: int) -> Call:
         """Return a call.
 
         "send" and "receive" (address, number of bytes) block until the buffer can be used again. "post_send" and "post_receive"
@@ -65,10 +65,16 @@ class MessageBinding(MessageSteps):
     """The argument of step functions (`operations.operation.Binding`): a rank's buffers, and messages to the other rank of its pair."""
 
     def __init__(self, messages: Messages, buffers: AnyBuffers, slot: int) -> None:
-        place, self.case, self.messages = buffers.places[0], buffers.case, messages
-        self.rank, self.n, self.count, self.root = place.rank, place.n, place.count, place.root
+        place = buffers.places[0]
+        self.rank = place.rank
+        self.n = place.n
+        self.count = place.count
+        self.root = place.root
+        self.case = buffers.case
+        self.messages = messages
         self._width = self.case.dtype.size
-        self.send, self.recv = Address(buffers.send_at(0, slot), self._width), Address(buffers.recv_at(0, slot), self._width)
+        self.send = Address(buffers.send_at(0, slot), self._width)
+        self.recv = Address(buffers.recv_at(0, slot), self._width)
         self._byte = ctypes.c_char()
         self.scratch = ctypes.addressof(self._byte)
 

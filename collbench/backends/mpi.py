@@ -19,8 +19,7 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable, 
 from collbench.backends.gpu_memory import HostOrGpuBackend
 from collbench.backends.host import Address, AnyBuffers, Buffers, MappedBlock, NativeBinding, free_all
 from collbench.backends.messages import MessageSteps
-from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
-from collbench.device.unavailable import Obstacle
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, LibraryUnusable, Misconfigured, NotInstalled
 from collbench.errors import RunFailed
 from collbench.launch.mpi import (
     CHOSEN,
@@ -77,21 +76,27 @@ class MpiBinding(NativeBinding, MessageSteps):
     status_bytes = _STATUS_BYTES
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
-        place, case, operation = buffers.places[0], buffers.case, buffers.operation
+        place = buffers.places[0]
+        case = buffers.case
+        operation = buffers.operation
         super().__init__(library, case, place.rank, group.n, place.count)
-        self._mpi, self._posted, width = mpi, 0, case.dtype.size
+        self._mpi = mpi
+        self._posted = 0
         self._large = max(operation.sends(place), operation.receives(place)) >= _LARGE and _has_large(library)
         self.integer = ctypes.c_int64 if self._large else ctypes.c_int  # MPI_Count and MPI_Aint have 64 bits
-        self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
+        self.send = Address(buffers.send_at(0, slot), case.dtype.size)
+        self.recv = Address(buffers.recv_at(0, slot), case.dtype.size)
         self.comm = mpi._handleof(group.handle)
         self.type = mpi._handleof(getattr(mpi, _type_name(operation, case)))
         self.byte = mpi._handleof(mpi.BYTE)
         self.redop = mpi._handleof(getattr(mpi, _REDOPS[case.redop])) if case.redop else 0
-        window = 2 * max(case.window or 1, group.n)
         self._group = group
-        self.scratch, self.status = Address(self.room(8), 1), self.room(_STATUS_BYTES)
+        self.scratch = Address(self.room(8), 1)
+        self.status = self.room(_STATUS_BYTES)
         self._request_bytes = mpi._sizeof(mpi.Request)
-        self.requests, self.statuses = self.room(window * 8), self.room(window * _STATUS_BYTES)
+        most_requests = 2 * max(case.window or 1, group.n)
+        self.requests = self.room(most_requests * 8)
+        self.statuses = self.room(most_requests * _STATUS_BYTES)
 
     def call(self, name: str, *words: SupportsInt) -> NativeCall:
         """Return a call of the function, or of its large-count variant if a count or displacement may need it."""
@@ -106,7 +111,9 @@ class MpiBinding(NativeBinding, MessageSteps):
     def start(self, name: str, *words: SupportsInt) -> NativeCall | None:
         """Return the non-blocking variant, MPI_Iallreduce for MPI_Allreduce; None if the library has none. It has no status."""
         variant = f"MPI_I{name.removeprefix('MPI_').lower()}"
-        return self.post(variant, *(words[:-1] if name in _WITH_STATUS else words)) if self.has(variant) else None
+        if not self.has(variant):
+            return None
+        return self.post(variant, *words[:-1]) if name in _WITH_STATUS else self.post(variant, *words)
 
     def begin(self) -> None:
         """Return None: posted messages begin at once."""
@@ -120,8 +127,9 @@ class MpiBinding(NativeBinding, MessageSteps):
 
     def waitall(self) -> NativeCall:
         """Return an MPI_Waitall for all posted requests."""
-        posted, self._posted = self._posted, 0
-        return NativeCall("MPI_Waitall", self.pointer("MPI_Waitall"), (posted, self.requests, self.statuses))
+        wait = NativeCall("MPI_Waitall", self.pointer("MPI_Waitall"), (self._posted, self.requests, self.statuses))
+        self._posted = 0
+        return wait
 
     def peer(self, rank: int) -> int:
         """Return the rank within the communicator."""
@@ -130,8 +138,10 @@ class MpiBinding(NativeBinding, MessageSteps):
     def message(self, kind: str, rank: int, part: SupportsInt, count: int, signal: bool = False) -> NativeCall:
         """Return an MPI_Send, MPI_Recv, MPI_Isend or MPI_Irecv."""
         words = (part, count, self.byte if signal else self.type, self.peer(rank), _SIGNAL if signal else _MESSAGE, self.comm)
-        if kind.startswith("post"):
-            return self.post("MPI_Isend" if kind == "post_send" else "MPI_Irecv", *words)
+        if kind == "post_send":
+            return self.post("MPI_Isend", *words)
+        if kind == "post_receive":
+            return self.post("MPI_Irecv", *words)
         return self.call("MPI_Send", *words) if kind == "send" else self.call("MPI_Recv", *words, self.status)
 
     @property
@@ -202,8 +212,8 @@ def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
     """Return why this library, `name`, does not support CUDA memory, with the remedy; None if it does. Call after MPI_Init."""
     supported = None  # without a function of MPICH or Open MPI that reports it
     if hasattr(library, "MPIX_GPU_query_support"):
-        answered = ctypes.c_int(0)
-        supported = library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(answered)) == 0 and bool(answered.value)
+        reply = ctypes.c_int(0)
+        supported = library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(reply)) == 0 and bool(reply.value)
     elif hasattr(library, "MPIX_Query_cuda_support"):
         supported = bool(library.MPIX_Query_cuda_support())
     if supported:
@@ -225,7 +235,8 @@ class Window:
     """The RMA window of a pair, with a communicator of its two ranks. It has no memory before `show`."""
 
     def __init__(self, mpi: Any, comm: Any) -> None:
-        self._mpi, self.comm = mpi, comm
+        self._mpi = mpi
+        self.comm = comm
         self.handle: Any = None
         self.memory = np.empty(0, np.uint8)
 
@@ -252,13 +263,15 @@ class Window:
         self.comm.Free()
 
 
-class _Shown(MappedBlock):
+class _WindowBlock(MappedBlock):
     """Rank 1's memory in the window."""
 
     page_bytes = 0  # the library allocates the memory
 
     def __init__(self, window: Window, bytes_per_slot: int, slots: int) -> None:
-        self._window, self._length, self._stride = window, bytes_per_slot, stride_of(bytes_per_slot, slots, "cpu")
+        self._window = window
+        self._length = bytes_per_slot
+        self._stride = stride_of(bytes_per_slot, slots, "cpu")
 
     def slot(self, index: int) -> NDArray[np.uint8]:
         """Return the bytes of one slot."""
@@ -274,19 +287,21 @@ class WindowBuffers(Buffers):
         super().__init__(operation, case, group, slots)
 
     def _block(self, bytes_per_slot: int) -> MappedBlock:
-        shows = self.places[0].rank == 1
-        self._window.show(stride_of(bytes_per_slot, self.slots, "cpu") * self.slots if shows else 0)
-        return _Shown(self._window, bytes_per_slot, self.slots) if shows else super()._block(bytes_per_slot)
+        if self.places[0].rank != 1:
+            self._window.show(0)
+            return super()._block(bytes_per_slot)
+        self._window.show(stride_of(bytes_per_slot, self.slots, "cpu") * self.slots)
+        return _WindowBlock(self._window, bytes_per_slot, self.slots)
 
     def there(self, slot: int) -> int:
         """Return the offset in bytes of rank 1's elements of a slot in the window.
 
         These are the elements that rank 1 receives if there are any, else those that rank 0 reads.
         """
-        place, width = replace(self.places[0], rank=1), self.case.dtype.size
-        extent = BufferExtent.of(self.operation, place)
-        at = extent.recv_at if extent.recv else extent.send_at
-        return slot * stride_of(extent.total * width, self.slots, "cpu") + at * width
+        width = self.case.dtype.size
+        extent = BufferExtent.of(self.operation, replace(self.places[0], rank=1))
+        element = extent.recv_at if extent.recv else extent.send_at
+        return slot * stride_of(extent.total * width, self.slots, "cpu") + element * width
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of a slot. For reductions, rank 1's own elements are also the target.
@@ -295,9 +310,9 @@ class WindowBuffers(Buffers):
         """
         super().fill(slot, for_check)
         if self.operation.reduces:
-            send, redop = self.send(0, slot), self.case.redop
+            send = self.send(0, slot)
             if not for_check and grows(self.case.placed(in_place=True)):
-                send[:] = 1 if redop == "prod" else 0
+                send[:] = 1 if self.case.redop == "prod" else 0
             if self.places[0].rank == 1:
                 self.recv(0, slot)[:] = send
         self._window.sync()
@@ -313,7 +328,8 @@ class WindowBinding(MpiBinding):
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: WindowBuffers, group: Group, slot: int) -> None:
         super().__init__(mpi, library, buffers, dataclasses.replace(group, handle=group.handle.comm), slot)
-        self.window, self.there = mpi._handleof(group.handle.handle), buffers.there(slot)
+        self.window = mpi._handleof(group.handle.handle)
+        self.there = buffers.there(slot)
 
 
 def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int) -> Reason | None:
@@ -323,13 +339,13 @@ def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int)
     """
     if case.device != "cpu":
         return DeviceUnsupported("one-sided mpi", case.device, ("cpu",))
-    inside = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, case, len(hosts)))
-    need = inside * bytes_needed(operation, case, 2)
+    windows = sum(hosts[a] == hosts[b] == hosts[rank] for a, b in groups_of(operation, case, len(hosts)))
+    needed_bytes = windows * bytes_needed(operation, case, 2)
     try:
-        free = shutil.disk_usage(_SHARED).free
+        free_bytes = shutil.disk_usage(_SHARED).free
     except OSError:
         return None
-    return SharedMemoryTooSmall(str(_SHARED), inside, need, free) if need > free else None
+    return SharedMemoryTooSmall(_SHARED, windows, needed_bytes, free_bytes) if needed_bytes > free_bytes else None
 
 
 def load_mpi() -> Any:
@@ -340,7 +356,8 @@ def load_mpi() -> Any:
         raise MpiNotFound(Misconfigured(CHOSEN, error.problem, error.fix)) from error
     except (ImportError, RuntimeError) as error:
         problem = first_lines(error)
-        if setting := forced(os.environ):
+        setting = forced(os.environ)
+        if setting:
             raise MpiNotFound(DoesNotLoad(setting, problem, "correct or unset it")) from error
         remedy = "pip install 'collbench[mpich]', or load your site's MPI module"
         raise MpiNotFound(LibraryNotFound("MPI", problem, remedy)) from error
@@ -350,18 +367,14 @@ _PROGRESS = {"MPICH": "MPICH_ASYNC_PROGRESS", "Intel MPI": "I_MPI_ASYNC_PROGRESS
 _YES = frozenset({"1", "on", "t", "true", "y", "yes", "enable"})
 
 
-class MpiNotFound(RunFailed):
+class MpiNotFound(LibraryUnusable):
     """mpi4py is installed, but cannot find an MPI library."""
-
-    def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.render())
-        self.obstacle = obstacle
 
 
 class MpiBackend(HostOrGpuBackend):
     """The backend mpi: the MPI library that mpi4py loads."""
 
-    name, api = "mpi", "mpi"
+    name = api = "mpi"
     local_path = "memory"
     passes_messages = True
     _rings: dict[tuple[int, ...], Any]
@@ -381,10 +394,12 @@ class MpiBackend(HostOrGpuBackend):
     def open(self, world: World, settings: Settings) -> None:
         """Call MPI_Init if the launcher started all ranks in one MPI job. Raises RunFailed with the remedy."""
         self._mpi = mpi = load_mpi()
-        mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
-        if mismatch := world.first_error(mismatch, "opening mpi: comparing library and launcher"):
+        own_mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
+        mismatch = world.first_error(own_mismatch, "opening mpi: comparing library and launcher")
+        if mismatch:
             raise RunFailed(mismatch)
-        if problem := world.first_error(begin_session(mpi), "opening mpi: starting the library"):  # MPI_Init would wait for that rank
+        problem = world.first_error(begin_session(mpi), "opening mpi: starting the library")  # MPI_Init would wait for that rank
+        if problem:
             raise LibraryFailed(problem)
         initialise(mpi)
         disagrees = size_disagrees(mpi.COMM_WORLD.Get_size(), world.info)
@@ -392,7 +407,9 @@ class MpiBackend(HostOrGpuBackend):
             raise RunFailed(disagrees)
         self._library = ctypes.CDLL(mpi.__file__)
         self.explain = mpi.Get_error_string
-        self.rank, self.ranks, self._rings = world.rank, world.size, {}
+        self.rank = world.rank
+        self.ranks = world.size
+        self._rings = {}
         self._hosts = [member.host for member in world.members]
         self.look_for_gpus(world, lambda: why_not_cuda(self._library, library_name(mpi)))
 
@@ -405,12 +422,12 @@ class MpiBackend(HostOrGpuBackend):
 
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return the pair within the communicator of all ranks. One-sided operations get their own communicator and window."""
-        both = super().pair(whole, ranks, case)
-        if both is None or not every_operation()[case.operation].one_sided:
-            return both
+        pair = super().pair(whole, ranks, case)
+        if pair is None or not every_operation()[case.operation].one_sided:
+            return pair
         world = self._mpi.COMM_WORLD
-        comm = world.Create_group(world.Get_group().Incl(list(both.ranks)))
-        return Group(both.ranks, both.driven, Window(self._mpi, comm))
+        comm = world.Create_group(world.Get_group().Incl(list(pair.ranks)))
+        return Group(pair.ranks, pair.driven, Window(self._mpi, comm))
 
     def release(self, group: Group) -> None:
         """Free a pair's window and communicator."""
@@ -421,9 +438,7 @@ class MpiBackend(HostOrGpuBackend):
         """Return buffers in host, GPU or window memory. All ranks of the group must call it, since windows and rings are created here."""
         if operation.one_sided:
             return WindowBuffers(operation, case, group, slots)
-        if operation.neighbours:
-            self._ring(group)
-        return super().allocate(operation, case, group, slots)
+        return super().allocate(operation, case, self._along_ring(operation, group), slots)
 
     @property
     def progress(self) -> Literal["threads", "calls"]:
@@ -434,15 +449,13 @@ class MpiBackend(HostOrGpuBackend):
     def test_calls(self, wait: Program) -> Program:
         """Return an MPI_Test for each MPI_Wait, and an MPI_Testall for each MPI_Waitall."""
         flag = ctypes.c_int(0)
-        one, all_of = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in (self._library.MPI_Test, self._library.MPI_Testall))
 
         def test(call: Call) -> Call:
             assert isinstance(call, NativeCall), "MPI's calls are native"
             *requests, status = call.args
-            several = len(requests) > 1  # their number and their address
-            return NativeCall(
-                "MPI_Testall" if several else "MPI_Test", all_of if several else one, (*requests, ctypes.addressof(flag), status)
-            )
+            name = "MPI_Testall" if len(requests) > 1 else "MPI_Test"  # several: their number and their address
+            pointer = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
+            return NativeCall(name, pointer, (*requests, ctypes.addressof(flag), status))
 
         return Program(tuple(tuple(map(test, slot)) for slot in wait.slots), keep=(wait, flag), explain=wait.explain)
 
@@ -450,8 +463,7 @@ class MpiBackend(HostOrGpuBackend):
         """Return the binding with addresses and handles for one slot."""
         if isinstance(buffers, WindowBuffers):
             return WindowBinding(self._mpi, self._library, buffers, group, slot)
-        group = dataclasses.replace(group, handle=self._ring(group)) if buffers.operation.neighbours else group
-        return MpiBinding(self._mpi, self._library, buffers, group, slot)
+        return MpiBinding(self._mpi, self._library, buffers, self._along_ring(buffers.operation, group), slot)
 
     def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
         """Return the program that starts persistent requests and waits for them, or why the library has none. All ranks must call it."""
@@ -461,7 +473,7 @@ class MpiBackend(HostOrGpuBackend):
             return PersistentUnsupported("MPI", operation.name)
         steps = steps_of(self, operation)
         assert steps is not None, "excluded by unsupported_reason"
-        group = dataclasses.replace(group, handle=self._ring(group)) if operation.neighbours else group
+        group = self._along_ring(operation, group)
         bindings = [PersistentBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
         free = partial(free_all, bindings)
         try:
@@ -474,16 +486,20 @@ class MpiBackend(HostOrGpuBackend):
             raise
         return Program(slots, keep=(buffers, bindings), explain=self.explain, free=free)
 
-    def _ring(self, group: Group) -> Any:
-        """Return the group's periodic one-dimensional Cartesian communicator, in rank order. All its ranks must call it; created once."""
+    def _along_ring(self, operation: Operation, group: Group) -> Group:
+        """Return the group; for neighbours with its periodic Cartesian communicator, which the first call of all its ranks creates."""
+        if not operation.neighbours:
+            return group
         if group.ranks not in self._rings:
             self._rings[group.ranks] = group.handle.Create_cart([group.n], periods=[True], reorder=False)
-        return self._rings[group.ranks]
+        return dataclasses.replace(group, handle=self._rings[group.ranks])
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the library has no handle, function or window for the case, else None."""
-        refused = misfit(self._mpi, self._library, operation, case, max(self.ranks, 1))
-        return refused or (no_window(operation, case, self._hosts, self.rank) if operation.one_sided else None)
+        reason = misfit(self._mpi, self._library, operation, case, max(self.ranks, 1))
+        if reason is None and operation.one_sided:
+            return no_window(operation, case, self._hosts, self.rank)
+        return reason
 
     def sync(self, group: Group) -> Program | None:
         """Return a program with MPI_Barrier on the group."""
@@ -502,8 +518,8 @@ class MpiBackend(HostOrGpuBackend):
 
         names = ("single", "funneled", "serialized", "multiple")
         levels = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in names}
-        about = {"mpi": library_name(self._mpi), "mpi4py": mpi4py.__version__}
-        return about | {"mpi_thread_level": levels.get(self._mpi.Query_thread(), "unknown")}
+        level = levels.get(self._mpi.Query_thread(), "unknown")
+        return {"mpi": library_name(self._mpi), "mpi4py": mpi4py.__version__, "mpi_thread_level": level}
 
     def close(self) -> None:
         """Call MPI_Finalize."""

@@ -32,54 +32,58 @@ class _Starting:
     """A binding with calls that do not wait: `call` and messages start, and `waitall` only begins what was posted."""
 
     def __init__(self, binding: Any) -> None:
-        self._binding, self._calls, self._posted, self._ended = binding, 0, 0, False
+        self._binding = binding
+        self._has_call = False
+        self._has_messages = False
+        self._ended = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._binding, name)
 
     def call(self, name: str, /, *args: Any, **named: Any) -> Call:
-        return self._one(self._binding.start(name, *args, **named))
+        return self._only(self._binding.start(name, *args, **named))
 
     def send_to(self, rank: int, part: Any, count: int) -> Call:
-        return self._one(self._binding.post_send(rank, part, count))
+        return self._only(self._binding.post_send(rank, part, count))
 
     def receive_from(self, rank: int, part: Any, count: int) -> Call:
-        return self._one(self._binding.post_receive(rank, part, count))
+        return self._only(self._binding.post_receive(rank, part, count))
 
     def post_send(self, rank: int, part: Any, count: int) -> Call:
-        return self._several(self._binding.post_send(rank, part, count))
+        return self._post(self._binding.post_send(rank, part, count))
 
     def post_receive(self, rank: int, part: Any, count: int) -> Call:
-        return self._several(self._binding.post_receive(rank, part, count))
+        return self._post(self._binding.post_receive(rank, part, count))
 
     def signal_to(self, rank: int) -> Call:
         raise _NotStartable
 
-    def signal_from(self, rank: int) -> Call:
-        raise _NotStartable
+    signal_from = signal_to
 
     def waitall(self) -> Call | None:
-        if self._ended or self._calls:
+        if self._ended or self._has_call:
             raise _NotStartable
         return self.end()
 
     def end(self) -> Call | None:
         """Return the call that begins what was posted, unless `waitall` has returned it."""
-        ended, self._ended = self._ended, True
-        begin: Call | None = None if ended else self._binding.begin()
+        if self._ended:
+            return None
+        self._ended = True
+        begin: Call | None = self._binding.begin()
         return begin
 
-    def _one(self, call: Call | None) -> Call:
+    def _only(self, call: Call | None) -> Call:
         """Return a call that must be the only one: libraries may run several in any order."""
-        self._calls += 1
-        if call is None or self._ended or self._posted or self._calls > 1:
+        if call is None or self._ended or self._has_messages or self._has_call:
             raise _NotStartable
+        self._has_call = True
         return call
 
-    def _several(self, call: Call) -> Call:
-        self._posted += 1
-        if self._ended or self._calls:
+    def _post(self, call: Call) -> Call:
+        if self._ended or self._has_call:
             raise _NotStartable
+        self._has_messages = True
         return call
 
 
@@ -119,8 +123,8 @@ def bind_called(backend: Backend, operation: Operation, case: Case, group: Group
     Of a persistent call, all ranks of the group must make this call, after all of them have buffers.
     """
     if case.call == "nonblocking":
-        found = bind_nonblocking(backend, operation, case, group, buffers)
-        return found if isinstance(found, Fact) else found.in_one()
+        programs = bind_nonblocking(backend, operation, case, group, buffers)
+        return programs if isinstance(programs, Fact) else programs.in_one()
     from collbench.backends.backend import PersistentBackend
 
     if not isinstance(backend, PersistentBackend):

@@ -24,7 +24,10 @@ from collbench.operations.program import Call, NativeCall
 # By blocking or non-blocking function of a message, the one that makes its request, and how many leading arguments both have.
 _MESSAGES = {"MPI_Send": "MPI_Send_init", "MPI_Isend": "MPI_Send_init", "MPI_Recv": "MPI_Recv_init", "MPI_Irecv": "MPI_Recv_init"}
 _OF_A_MESSAGE = 6
-_SENT, _RECEIVED, _AT = slice(0, 5), slice(5, 10), 10  # arguments of MPI_Sendrecv: the two messages, then the communicator
+# Arguments of MPI_Sendrecv: the two messages, then the communicator.
+_SENT = slice(0, 5)
+_RECEIVED = slice(5, 10)
+_COMM = 10
 
 
 class NoPersistentCall(Exception):
@@ -43,12 +46,12 @@ class PersistentBinding(MpiBinding):
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(mpi, library, buffers, group, slot)
         self._made: list[int] = []
-        self._together: list[tuple[str, tuple[SupportsInt, ...]]] = []
+        self._posted_messages: list[tuple[str, tuple[SupportsInt, ...]]] = []
 
     def call(self, name: str, *words: SupportsInt) -> NativeCall:
         """Make the request of a call, and return its start. Raises NoPersistentCall, RunFailed."""
         if name == "MPI_Sendrecv":
-            comm = words[_AT]
+            comm = words[_COMM]
             return self._requests([("MPI_Recv_init", (*words[_RECEIVED], comm)), ("MPI_Send_init", (*words[_SENT], comm))])
         if name in _MESSAGES:
             return self._requests([(_MESSAGES[name], words[:_OF_A_MESSAGE])])
@@ -58,33 +61,36 @@ class PersistentBinding(MpiBinding):
         """Add a message to those that the next `waitall` starts."""
         if name not in _MESSAGES:
             raise NoPersistentCall(f"{name}_init")
-        self._together.append((_MESSAGES[name], words[:_OF_A_MESSAGE]))
+        self._posted_messages.append((_MESSAGES[name], words[:_OF_A_MESSAGE]))
 
     def waitall(self) -> NativeCall:
         """Make the requests of all posted messages, and return their common start. Raises RunFailed."""
-        together, self._together = self._together, []
-        return self._requests(together)
+        messages = self._posted_messages
+        self._posted_messages = []
+        return self._requests(messages)
 
     def free(self) -> None:
         """Free the requests, which must be complete."""
-        made, self._made = self._made, []
-        for request in made if not self._mpi.Is_finalized() else ():
-            self._run("MPI_Request_free", (request,))
+        requests = self._made
+        self._made = []
+        if not self._mpi.Is_finalized():
+            for request in requests:
+                self._run("MPI_Request_free", (request,))
 
     def _collective(self, name: str) -> str:
         """Return the function that makes the request of a collective: MPI_Allreduce_init, else MPIX_Allreduce_init."""
         function = f"{name}_init"
-        known = next((each for each in (function, function.replace("MPI_", "MPIX_", 1)) if self.has(each)), None)
-        if known is None:
-            raise NoPersistentCall(function)
-        return known
+        for candidate in (function, function.replace("MPI_", "MPIX_", 1)):
+            if self.has(candidate):
+                return candidate
+        raise NoPersistentCall(function)
 
-    def _requests(self, wanted: list[tuple[str, tuple[SupportsInt, ...]]]) -> NativeCall:
-        """Make requests, and return the call that starts them."""
-        n, width = len(wanted), self._request_bytes
-        first = self.room(max(n, 1) * width)
-        for place, (function, words) in enumerate(wanted):
-            request = first + place * width
+    def _requests(self, functions: list[tuple[str, tuple[SupportsInt, ...]]]) -> NativeCall:
+        """Make a request by each function with its arguments, and return the call that starts them."""
+        n = len(functions)
+        first = self.room(max(n, 1) * self._request_bytes)
+        for place, (function, words) in enumerate(functions):
+            request = first + place * self._request_bytes
             self._run(f"{function}_c" if self._large and self.has(f"{function}_c") else function, (*words, request))
             self._made.append(request)
         if n == 1:

@@ -30,7 +30,7 @@ BETA_BYTES_PER_S = 10e9  # invented: the link that limits every bus bandwidth
 class SimulatedBackend(BackendBase):
     """The backend simulated: virtual ranks, all driven by rank 0's process."""
 
-    name, api = "simulated", "simulated"
+    name = api = "simulated"
     devices = frozenset({"cpu"})
     flags = ("simulated",)
     virtual = True
@@ -103,7 +103,8 @@ def move(operation: Operation, buffers: Buffers, slot: int) -> None:
     sends = {place.rank: buffers.send(i, slot).copy() for i, place in enumerate(buffers.places)}
     sums: dict[tuple[tuple[int, ...], int, int], NDArray[Any]] = {}  # every rank of an all-reduce gets the same sum
     for i, place in enumerate(buffers.places):
-        received, offset = buffers.recv(i, slot), 0
+        received = buffers.recv(i, slot)
+        offset = 0
         for block in operation.expected_blocks(place):
             key = (tuple(block.sources), block.at, block.count)
             if key not in sums:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 # Calls at the start and end of an iteration that delay the rank, in C or in Python.
 
-_TRIES, _PAIRS = 8, 64
+_TRIES = 8
+_PAIRS = 64
 _LARGE_PART = 0.5
 _SPUN_NS = 100_000  # as in slowed.c: longer delays begin with a sleep, which releases the core
 
@@ -57,7 +59,8 @@ class NativeHold:
         by = (ctypes.c_double * len(parts))(*parts)
         library.collbench_slowed_cost.restype = ctypes.c_int64
         self._struct = _SlowedStruct(0, library.collbench_slowed_cost(), 0, len(parts), by, 0)
-        self.begin, self.end = (self._call(library, name) for name in ("begin", "end"))
+        self.begin = self._call(library, "begin")
+        self.end = self._call(library, "end")
 
     def _call(self, library: ctypes.CDLL, name: str) -> NativeCall:
         pointer = ctypes.cast(getattr(library, f"collbench_slowed_{name}"), ctypes.c_void_p).value or 0
@@ -70,27 +73,30 @@ class PythonHold:
     def __init__(
         self, parts: NDArray[np.float64], now: Callable[[], int] = time.monotonic_ns, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        self._parts, self._now, self._sleep = [float(part) for part in parts], now, sleep
-        self._began_ns = self._turn = self._cost_ns = self._least_ns = 0
-        self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
+        self._now = now
+        self._sleep = sleep
+        self._began_ns = self._cost_ns = self._least_ns = 0
+        self.begin = PythonCall("slowed begin", self._begin)
+        self.end = PythonCall("slowed end", self._end)
         # what the two calls take without a delay: the minimum of several attempts
-        held, self._parts, quickest = self._parts, [0.0], 2**62
-        for _ in range(_TRIES):
-            began = self._now()
-            for _ in range(_PAIRS):
-                self._begin()
-                self._end()
-            quickest = min(quickest, self._now() - began)
-        self._parts, self._turn, self._least_ns = held, 0, 0
-        self._cost_ns = quickest // _PAIRS
+        self._parts = cycle([0.0])
+        self._cost_ns = min(self._pairs_ns() for _ in range(_TRIES)) // _PAIRS
+        self._parts = cycle([float(part) for part in parts])
+        self._least_ns = 0
+
+    def _pairs_ns(self) -> int:
+        began = self._now()
+        for _ in range(_PAIRS):
+            self._begin()
+            self._end()
+        return self._now() - began
 
     def _begin(self) -> None:
         self._began_ns = self._now()
 
     def _end(self) -> None:
         ended = self._now()
-        part = self._parts[self._turn % len(self._parts)]
-        self._turn += 1
+        part = next(self._parts)
         took = ended - self._began_ns
         self._least_ns = min(took, self._least_ns or took)
         if part >= _LARGE_PART:
@@ -127,7 +133,8 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
         def open(self, world: World, settings: Settings) -> None:
             """Open the backend, and store the rank that this process drives."""
             super().open(world, settings)
-            self._seed, self._at = settings.seed, world.rank
+            self._seed = settings.seed
+            self._own_rank = world.rank
 
         def supports(self, operation: Operation, case: Case) -> Reason | None:
             """Return the backend's own reason, or why the case's iterations cannot be delayed, or None."""
@@ -146,12 +153,13 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
             if slowdown is None:
                 return program
             # The seeds are the same on all ranks, so that an iteration is slowed equally on all of them.
-            clock, parts = self.clock(), slowdown.by.parts([self._seed, *slowdown.text.encode()])
+            parts = slowdown.by.parts([self._seed, *slowdown.text.encode()])
+            clock = self.clock()
             if isinstance(clock, VirtualClock):
                 chosen = np.zeros(len(clock.stamp()), bool)
                 chosen[[rank for rank in group.ranks if slowdown.of(rank)]] = True
                 return _between(program, _VirtualHold(clock, group, chosen, parts))
-            if not slowdown.of(self._at):
+            if not slowdown.of(self._own_rank):
                 return program
             library = native() if program.native else None  # in C if all other calls are in C and it was built
             return _between(program, NativeHold(library, parts) if library else PythonHold(parts))
@@ -160,15 +168,15 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
             """Return the backend's programs, or why an operation cannot be started: its delay would depend on what overlaps it."""
             if slowing.of(case):
                 return StartUnsupported(f"{kind.name} with --slowed", operation.name)
-            found: NonBlocking | Fact = super().bind_nonblocking(operation, case, group, buffers)
-            return found
+            programs: NonBlocking | Fact = super().bind_nonblocking(operation, case, group, buffers)
+            return programs
 
         def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
             """Return the backend's program, or why a case cannot be delayed or is not supported."""
             if slowing.of(case) or not issubclass(kind, PersistentBackend):
                 return PersistentUnsupported(f"{kind.name} with --slowed" if slowing.of(case) else kind.name, operation.name)
-            found: Program | Fact = super().bind_persistent(operation, case, group, buffers)
-            return found
+            program: Program | Fact = super().bind_persistent(operation, case, group, buffers)
+            return program
 
     Slowed.__name__ = f"Slowed{kind.__name__}"
     return Slowed
@@ -188,14 +196,16 @@ class _VirtualHold:
     """
 
     def __init__(self, clock: VirtualClock, group: Group, chosen: NDArray[np.bool_], parts: NDArray[np.float64]) -> None:
-        self._clock, self._group, self._chosen, self._parts, self._turn = clock, list(group.ranks), chosen, parts, 0
+        self._clock = clock
+        self._ranks = list(group.ranks)
+        self._chosen = chosen
+        self._parts = cycle(parts)
         self._began_s = 0.0
-        self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
+        self.begin = PythonCall("slowed begin", self._begin)
+        self.end = PythonCall("slowed end", self._end)
 
     def _begin(self) -> None:
-        self._began_s = self._clock.stamp()[self._group].max()
+        self._began_s = self._clock.stamp()[self._ranks].max()
 
     def _end(self) -> None:
-        part = self._parts[self._turn % len(self._parts)]
-        self._turn += 1
-        self._clock.hold(np.where(self._chosen, (self._clock.stamp() - self._began_s) * part, 0.0))
+        self._clock.hold(np.where(self._chosen, (self._clock.stamp() - self._began_s) * next(self._parts), 0.0))

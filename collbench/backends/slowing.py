@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 MOST_PERCENT = 1000.0
 DRAWS = 1021  # a prime, so that batches of iterations do not always get the same delays
 _REMEDY = "write it like 'by=10% operations=allreduce sizes=1M-16M ranks=0'"
-_ONE, _SPAN, _AROUND = (
-    re.compile(form) for form in (r"([\d.]+)\s*%", r"([\d.]+)\s*%?\s*-\s*([\d.]+)\s*%", r"([\d.]+)\s*%?\s*(?:±|\+-)\s*([\d.]+)\s*%")
-)
+_FORMS = {  # by kind of a Percent
+    "exactly": re.compile(r"([\d.]+)\s*%"),
+    "between": re.compile(r"([\d.]+)\s*%?\s*-\s*([\d.]+)\s*%"),
+    "around": re.compile(r"([\d.]+)\s*%?\s*(?:±|\+-)\s*([\d.]+)\s*%"),
+}
 
 
 class Percent(msgspec.Struct, frozen=True):
@@ -59,8 +61,11 @@ class Slowdown(msgspec.Struct, frozen=True):
 
     def fits(self, case: Case) -> bool:
         """Return whether it applies to this test case."""
-        named = (self.operations is None or case.operation in self.operations) and (self.backends is None or case.backend in self.backends)
-        return named and (self.sizes is None or any(low <= case.size_bytes <= high for low, high in self.sizes))
+        return (
+            (self.operations is None or case.operation in self.operations)
+            and (self.backends is None or case.backend in self.backends)
+            and (self.sizes is None or any(low <= case.size_bytes <= high for low, high in self.sizes))
+        )
 
     def of(self, rank: int) -> bool:
         """Return whether it applies to this rank of the job."""
@@ -98,10 +103,10 @@ class Slowing(msgspec.Struct, frozen=True):
 def parse_slowing(texts: Iterable[str]) -> Slowing:
     """Return the specs in several texts, each with one or several separated by ';'. Raises UsageError with the remedy."""
     parts = (part.strip() for text in texts for part in text.split(";"))
-    found = Slowing(tuple(_slowdown(part) for part in parts if part))
-    if not found and any(True for _ in texts):
+    slowing = Slowing(tuple(_slowdown(part) for part in parts if part))
+    if not slowing and any(True for _ in texts):
         raise UsageError(f"--slowed is empty: {_REMEDY}")
-    return found
+    return slowing
 
 
 def _slowdown(text: str) -> Slowdown:
@@ -109,7 +114,7 @@ def _slowdown(text: str) -> Slowdown:
     for word in text.split():
         key, equals, value = word.partition("=")
         if key not in _READ or not equals or not value:
-            raise UsageError(f"--slowed '{text}': '{word}' is none of {', '.join(f'{known}=…' for known in _READ)}: {_REMEDY}")
+            raise UsageError(f"--slowed '{text}': '{word}' is none of {', '.join(f'{valid_key}=…' for valid_key in _READ)}: {_REMEDY}")
         if key in values:
             raise UsageError(f"--slowed '{text}': {key} is given twice: separate two specs by ';'")
         values[key] = _READ[key](value, text)
@@ -119,7 +124,7 @@ def _slowdown(text: str) -> Slowdown:
 
 
 def _percent(value: str, text: str) -> Percent:
-    for kind, form in (("exactly", _ONE), ("between", _SPAN), ("around", _AROUND)):
+    for kind, form in _FORMS.items():
         match = form.fullmatch(value)
         numbers = _numbers(match.groups()) if match else None
         if numbers and max(numbers) <= MOST_PERCENT and numbers[0] > 0 and (kind != "between" or numbers[0] < numbers[1]):
@@ -136,8 +141,9 @@ def _numbers(texts: Iterable[str]) -> list[float] | None:
 
 def _operations(value: str, text: str) -> frozenset[str]:
     """Return the operations by their names or by commands: p2p is three operations."""
-    known = {name: [one.name for one in found] for name, found in commands().items()} | {name: [name] for name in operations()}
-    return frozenset(name for word in _listed(value, known, "operation", text) for name in known[word])
+    names = {command: [operation.name for operation in chosen] for command, chosen in commands().items()}
+    names |= {name: [name] for name in operations()}
+    return frozenset(name for word in _listed(value, names, "operation", text) for name in names[word])
 
 
 def _backends(value: str, text: str) -> frozenset[str]:
@@ -146,11 +152,11 @@ def _backends(value: str, text: str) -> frozenset[str]:
     return frozenset(_listed(value, backend_names(), "backend", text))
 
 
-def _listed(value: str, known: Iterable[str], what: str, text: str) -> list[str]:
-    words, choices = value.split(","), list(known)
+def _listed(value: str, choices: Collection[str], kind: str, text: str) -> list[str]:
+    words = value.split(",")
     for word in words:
         if word not in choices:
-            raise UsageError(f"--slowed '{text}': {what} '{word}' is unknown: choose from {', '.join(choices)}")
+            raise UsageError(f"--slowed '{text}': {kind} '{word}' is unknown: choose from {', '.join(choices)}")
     return words
 
 
@@ -158,7 +164,9 @@ def _span(part: str, text: str) -> tuple[int, float]:
     low, dash, high = part.partition("-")
     try:
         first = parse_size(low)
-        last = parse_size(high) if high else float("inf") if dash else first
+        last: float = float("inf") if dash else first
+        if high:
+            last = parse_size(high)
     except UsageError as error:
         raise UsageError(f"--slowed '{text}': {error}") from error
     if first > last:
@@ -167,13 +175,13 @@ def _span(part: str, text: str) -> tuple[int, float]:
 
 
 def _ranks(value: str, text: str) -> frozenset[int]:
-    found: set[int] = set()
+    ranks: set[int] = set()
     for part in value.split(","):
         match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part)
         if not match or int(match[1]) > int(match[2] or match[1]):
             raise UsageError(f"--slowed '{text}': '{part}' is not a valid rank: use ranks=0, ranks=0,3 or ranks=4-7")
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return frozenset(found)
+        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(ranks)
 
 
 _READ: dict[str, Callable[[str, str], Any]] = {

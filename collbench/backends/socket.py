@@ -88,19 +88,21 @@ class ConnectionMaker:
 
     def __post_init__(self) -> None:
         self._key = secrets.token_bytes(_KEY_BYTES)
-        address, wrong = self.world.me.address, ""
+        address = self.world.me.address
         self.listener: socket.socket | None = None
+        reply: dict[str, Any] = {"port": 0, "key": self._key.hex(), "wrong": ""}
         try:
             self.listener = listen_at(address, 2 * MOST_STREAMS)
+            reply["port"] = self.listener.getsockname()[1]
         except OSError as error:
-            wrong = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
-        own: dict[str, Any] = {"port": self.listener.getsockname()[1] if self.listener else 0, "key": self._key.hex(), "wrong": wrong}
-        known = self.world.allgather(own, "listening for sockets")
-        for one in known:
-            if one["wrong"]:
+            reply["wrong"] = f"{self.world.me} cannot listen at {address} ({error}): see whether its host has this address"
+        replies = self.world.allgather(reply, "listening for sockets")
+        for reply in replies:
+            if reply["wrong"]:
                 self.close()
-                raise RunFailed(one["wrong"])
-        self._ports, self._keys = [one["port"] for one in known], [bytes.fromhex(one["key"]) for one in known]
+                raise RunFailed(reply["wrong"])
+        self._ports = [reply["port"] for reply in replies]
+        self._keys = [bytes.fromhex(reply["key"]) for reply in replies]
 
     def connect(self, peer: int, streams: int) -> Connections:
         """Return a connection of `streams` streams. Both ranks must call it: the lower one connects, the other one accepts.
@@ -111,16 +113,16 @@ class ConnectionMaker:
             raise RunFailed(self._failed[peer])
         me = self.world.rank
         self._turns[peer] += 1
-        way = _StreamSet(min(me, peer), max(me, peer), self._turns[peer], streams)
+        stream_set = _StreamSet(min(me, peer), max(me, peer), self._turns[peer], streams)
         try:
-            made = self._connected(way) if way.source == me else self._accepted(way)
+            sockets = self._connected(stream_set) if stream_set.source == me else self._accepted(stream_set)
         except RunFailed as error:
             self._failed[peer] = str(error)
             raise
         deadline_s = _BEFORE_OTHERS * self.timeout_s
-        for each in made:
-            _settle(each, deadline_s)
-        return Connections(self.world.members[peer], tuple(made), deadline_s)
+        for connection in sockets:
+            _settle(connection, deadline_s)
+        return Connections(self.world.members[peer], tuple(sockets), deadline_s)
 
     def close(self) -> None:
         """Stop listening."""
@@ -131,58 +133,59 @@ class ConnectionMaker:
     def _patience_s(self) -> float:
         return min(_MOST_PATIENCE_S, _BEFORE_OTHERS * self.timeout_s)
 
-    def _connected(self, way: _StreamSet) -> list[socket.socket]:
+    def _connected(self, stream_set: _StreamSet) -> list[socket.socket]:
         """Return the lower rank's sockets: each sends a greeting, and gets a reply once all have connected."""
-        target, end = self.world.members[way.target], time.monotonic() + self._patience_s
-        place = (target.address, self._ports[way.target])
-        made: list[socket.socket] = []
+        end = time.monotonic() + self._patience_s
+        target = self.world.members[stream_set.target]
+        port = self._ports[stream_set.target]
+        sockets: list[socket.socket] = []
         try:
-            for greeting in way.greetings(self._keys[way.target]):
-                made.append(socket.create_connection(place, timeout=_left(end)))
-                made[-1].sendall(greeting)
-            for each, answer in zip(made, way.greetings(self._key), strict=True):
-                if _heard(each, end) != answer:
+            for greeting in stream_set.greetings(self._keys[stream_set.target]):
+                sockets.append(socket.create_connection((target.address, port), timeout=_seconds_until(end)))
+                sockets[-1].sendall(greeting)
+            for connection, answer in zip(sockets, stream_set.greetings(self._key), strict=True):
+                if _greeting_of(connection, end) != answer:
                     raise ConnectionError("the process at this address rejected this rank")
         except OSError as error:
-            _close(made)
+            _close(sockets)
             remedy = "see whether a firewall lets TCP ports through between these hosts"
             raise RunFailed(
-                f"{self.world.me} cannot connect to {target} at {place[0]} port {place[1]} ({error}): {remedy}", rank=self.world.rank
+                f"{self.world.me} cannot connect to {target} at {target.address} port {port} ({error}): {remedy}", rank=self.world.rank
             ) from error
-        return made
+        return sockets
 
-    def _accepted(self, way: _StreamSet) -> list[socket.socket]:
+    def _accepted(self, stream_set: _StreamSet) -> list[socket.socket]:
         """Return the higher rank's sockets, one per greeting. Connections without a valid greeting are closed."""
-        awaited, answers = way.greetings(self._key), way.greetings(self._keys[way.source])
-        found: dict[bytes, socket.socket] = {}
+        expected_greetings = stream_set.greetings(self._key)
+        accepted: dict[bytes, socket.socket] = {}
         end = time.monotonic() + self._patience_s
         try:
-            while len(found) < way.streams:
-                made, key = self._next(end)
-                if key not in awaited or key in found:
-                    made.close()
+            while len(accepted) < stream_set.streams:
+                connection, greeting = self._next(end)
+                if greeting not in expected_greetings or greeting in accepted:
+                    connection.close()
                 else:
-                    found[key] = made
-            for greeting, answer in zip(awaited, answers, strict=True):
-                found[greeting].sendall(answer)
+                    accepted[greeting] = connection
+            for greeting, answer in zip(expected_greetings, stream_set.greetings(self._keys[stream_set.source]), strict=True):
+                accepted[greeting].sendall(answer)
         except OSError as error:
-            _close(found.values())
-            source = self.world.members[way.source]
-            came = f"{len(found)} of {way.streams} streams came within {self._patience_s:g} s"
+            _close(accepted.values())
+            source = self.world.members[stream_set.source]
+            came = f"{len(accepted)} of {stream_set.streams} streams came within {self._patience_s:g} s"
             raise RunFailed(
                 f"{source} did not connect to {self.world.me} at {self.world.me.address} ({came}: {error})", rank=self.world.rank
             ) from error
-        return [found[greeting] for greeting in awaited]
+        return [accepted[greeting] for greeting in expected_greetings]
 
     def _next(self, end: float) -> tuple[socket.socket, bytes]:
         """Return the next connection and its greeting. Raises OSError if none arrives in time."""
         assert self.listener
-        self.listener.settimeout(_left(end))
-        made, _ = self.listener.accept()
+        self.listener.settimeout(_seconds_until(end))
+        connection, _ = self.listener.accept()
         try:
-            return made, _heard(made, min(end, time.monotonic() + _GREETING_S))
+            return connection, _greeting_of(connection, min(end, time.monotonic() + _GREETING_S))
         except OSError:
-            return made, b""
+            return connection, b""
 
 
 def buffers_of(connection: socket.socket) -> dict[str, str]:
@@ -191,13 +194,13 @@ def buffers_of(connection: socket.socket) -> dict[str, str]:
     return {name: str(connection.getsockopt(socket.SOL_SOCKET, option)) for name, option in options.items()}
 
 
-def _left(end: float) -> float:
+def _seconds_until(end: float) -> float:
     """Return the seconds until `end`, always above 0, since 0 would mean not to wait."""
     return max(0.001, end - time.monotonic())
 
 
-def _heard(connection: socket.socket, end: float) -> bytes:
-    connection.settimeout(_left(end))
+def _greeting_of(connection: socket.socket, end: float) -> bytes:
+    connection.settimeout(_seconds_until(end))
     return connection.recv(_GREETING.size, socket.MSG_WAITALL)
 
 
@@ -210,8 +213,8 @@ def _settle(connection: socket.socket, deadline_s: float) -> None:
 
 
 def _close(connections: Iterable[socket.socket]) -> None:
-    for each in connections:
-        each.close()
+    for connection in connections:
+        connection.close()
 
 
 # The base of backends that connect the two ranks of a pair themselves.
@@ -243,16 +246,17 @@ class LinkedBackend(HostBackend):
 
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Connect the two ranks. Raises RunFailed with the reason."""
-        both = super().pair(whole, ranks, case)
-        if both is None:
+        pair = super().pair(whole, ranks, case)
+        if pair is None:
             return None
         link = self.connect(next(rank for rank in ranks if rank != self.rank), case)
         self._open = (*self._open, link)
-        return dataclasses.replace(both, handle=link)
+        return dataclasses.replace(pair, handle=link)
 
     def release(self, group: Group) -> None:
         """Close the pair's connection, and keep its facts for `versions`."""
-        for link in [link for link in self._open if link is group.handle]:
+        link = group.handle
+        if any(open_link is link for open_link in self._open):
             self._about |= link.facts()
             self._hang_up(link)
 
@@ -271,7 +275,7 @@ class LinkedBackend(HostBackend):
         self._links.close()
 
     def _hang_up(self, link: Any) -> None:
-        self._open = tuple(one for one in self._open if one is not link)
+        self._open = tuple(open_link for open_link in self._open if open_link is not link)
         link.close()
 
 
@@ -320,16 +324,16 @@ class NativeMessages:
     """Calls into sockets.c over a connection, with space for `room` posted messages."""
 
     def __init__(self, library: ctypes.CDLL, link: Connections, room: int) -> None:
-        self._library, self._link = library, link
-        descriptors = [each.fileno() for each in link.sockets]
+        self._library = library
+        self._link = link  # its sockets must stay open
+        descriptors = [connection.fileno() for connection in link.sockets]
         sockets = (ctypes.c_int32 * len(descriptors))(*descriptors)
         self._struct = _PairStruct(len(descriptors), sockets, _deadline_ms(link), room, 0, (_MessageStruct * room)())
 
-    def call(self, what: str, *words: int) -> Call:
+    def call(self, kind: str, /, *words: int) -> Call:
         """Return a call of the function in sockets.c."""
-        name = f"collbench_socket_{what}"
-        pointer = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
-        return NativeCall(f"socket {what}", pointer, (ctypes.addressof(self._struct), *words))
+        pointer = ctypes.cast(getattr(self._library, f"collbench_socket_{kind}"), ctypes.c_void_p).value or 0
+        return NativeCall(f"socket {kind}", pointer, (ctypes.addressof(self._struct), *words))
 
 
 class PythonMessages:
@@ -339,9 +343,9 @@ class PythonMessages:
         self._link = link
         self._posted: list[_Message] = []
 
-    def call(self, what: str, *words: int) -> Call:
+    def call(self, kind: str, /, *words: int) -> Call:
         """Return a call of the method of that name."""
-        return PythonCall(f"socket {what}", partial(getattr(self, f"_{what}"), *words))
+        return PythonCall(f"socket {kind}", partial(getattr(self, f"_{kind}"), *words))
 
     def _send(self, at: int, size: int) -> None:
         self._move([(select.POLLOUT, at, size)])
@@ -356,23 +360,25 @@ class PythonMessages:
         self._posted.append((select.POLLIN, at, size))
 
     def _waitall(self) -> None:
-        posted, self._posted = self._posted, []
-        self._move(posted)
+        messages = self._posted
+        self._posted = []
+        self._move(messages)
 
     def _move(self, messages: Sequence[_Message]) -> None:
         """Transfer all messages. Raises OSError that names the other rank."""
-        waiting, left = select.poll(), {}
+        waiting = select.poll()
+        streams = {}  # by descriptor: the connection, and by direction the parts that it still has to move
         for stream, connection in enumerate(self._link.sockets):
             parts = {way: deque(_parts(messages, way, stream, len(self._link.sockets))) for way in (select.POLLOUT, select.POLLIN)}
-            left[connection.fileno()] = connection, {way: each for way, each in parts.items() if each}
-        while left := {number: one for number, one in left.items() if one[1]}:
-            for number, (_, ways) in left.items():
+            streams[connection.fileno()] = connection, {way: queue for way, queue in parts.items() if queue}
+        while streams := {number: pending for number, pending in streams.items() if pending[1]}:
+            for number, (_, ways) in streams.items():
                 waiting.register(number, sum(ways))
             ready = waiting.poll(_deadline_ms(self._link))
             if not ready:
                 raise TimeoutError(explain(self._link, _LATE))
             for number, event in ready:
-                self._serve(*left[number], event)
+                self._serve(*streams[number], event)
                 waiting.unregister(number)
 
     def _serve(self, connection: socket.socket, ways: dict[int, deque[memoryview]], event: int) -> None:
@@ -413,7 +419,8 @@ def _deadline_ms(link: Connections) -> int:
 def _parts(messages: Sequence[_Message], way: int, stream: int, streams: int) -> Iterator[memoryview]:
     """Yield the parts of the messages in one direction that a stream carries, divided as in sockets.c."""
     for direction, at, size in messages:
-        begin, end = (size * each // streams for each in (stream, stream + 1))
+        begin = size * stream // streams
+        end = size * (stream + 1) // streams
         if direction == way and end > begin:
             yield memoryview((ctypes.c_char * (end - begin)).from_address(at + begin)).cast("B")
 
@@ -445,7 +452,8 @@ class SocketBackend(LinkedBackend):
 
     def open(self, world: World, settings: Settings) -> None:
         """Listen, and exchange addresses with the other ranks. Raises RunFailed if a rank cannot listen at its address."""
-        self.rank, self.ranks = world.rank, world.size
+        self.rank = world.rank
+        self.ranks = world.size
         self.flags = () if native() else ("python_messages",)
         self._links = ConnectionMaker(world, settings.timeout_s)
         self._about = {"kernel": platform.release(), **path_facts(world.me.address)}
@@ -473,9 +481,8 @@ def path_facts(address: str) -> dict[str, str]:
     """Return information about TCP from this address of the host, before any connection."""
     with tcp_socket(address) as fresh:
         congestion = fresh.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES).split(b"\0")[0].decode("ascii", "replace")
-    path = {"interface": interface_with(address), "address": address}
     limits = {name: _limits(name) for name in ("tcp_wmem", "tcp_rmem")}
-    return {"congestion_control": congestion, **path, **limits}
+    return {"congestion_control": congestion, "interface": interface_with(address), "address": address, **limits}
 
 
 def _limits(name: str) -> str:

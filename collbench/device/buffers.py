@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Protocol, Self
 
@@ -19,10 +18,9 @@ from collbench.operations.data import (
     PERIOD,
     POISON,
     WINDOW,
-    BufferExtent,
-    ExpectedBlock,
     Mismatch,
-    differing_elements,
+    SlottedBuffers,
+    differences,
     expected_blocks_of,
     explained,
     grows,
@@ -54,9 +52,11 @@ class Checker:
     """
 
     def __init__(self, gpu: OpenGpu, stream: Stream) -> None:
-        self.gpu, self.stream = gpu, stream
+        self.gpu = gpu
+        self.stream = stream
         self._kernels = kernels_of(gpu)
-        self._table, self._result = gpu.allocate(PERIOD * _WIDEST), gpu.allocate(16)
+        self._table = gpu.allocate(PERIOD * _WIDEST)
+        self._result = gpu.allocate(16)
         self._loaded: Bytes | None = None
 
     def fill(self, address: int, n_bytes: int, table: Bytes) -> None:
@@ -76,8 +76,8 @@ class Checker:
             self.stream, address, n_bytes, self._table.address, table.nbytes,
             width=table.itemsize, tolerance=tolerance, result_address=self._result.address,
         )  # fmt: skip
-        wrong, first = self.read(self._result.address, 16).view(np.uint64).tolist()
-        return int(wrong), int(first)
+        wrong, first = map(int, self.read(self._result.address, 16).view(np.uint64))
+        return wrong, first
 
     def corrupt(self, address: int, offset: int, mask: int) -> None:
         """Flip bits of one byte."""
@@ -107,26 +107,27 @@ class HostChecker(Checker):
     """Fills and compares memory of a GPU without kernels: the host copies it, in the order of one stream."""
 
     def __init__(self, gpu: OpenGpu, stream: Stream) -> None:
-        self.gpu, self.stream = gpu, stream
+        self.gpu = gpu
+        self.stream = stream
 
     def fill(self, address: int, n_bytes: int, table: Bytes) -> None:
         """Repeat a table over memory."""
         period = table.view(np.uint8)
         chunk = np.tile(period, -(-min(n_bytes, _CHUNK) // max(1, period.size)))
-        for at in range(0, n_bytes, chunk.size or 1):
-            self.gpu.upload(address + at, chunk[: n_bytes - at], self.stream)
+        for offset in range(0, n_bytes, chunk.size or 1):
+            self.gpu.upload(address + offset, chunk[: n_bytes - offset], self.stream)
 
     def verify(self, address: int, n_bytes: int, table: Bytes, tolerance: int) -> tuple[int, int]:
         """Return (number of elements that differ from the table by more than `tolerance` units in the last place, index of the first)."""
-        each = max(1, _CHUNK // table.nbytes) * table.nbytes
-        expected, wrong, first = np.tile(table, each // table.nbytes), 0, NONE
-        for at in range(0, n_bytes, each):
-            got = self.read(address + at, min(each, n_bytes - at)).view(table.dtype)
-            bad = differing_elements(expected[: len(got)], got, tolerance)
-            if bad.size and not wrong:
-                first = at // table.itemsize + int(bad[0])
-            wrong += bad.size
-        return wrong, first
+        expected = np.tile(table, max(1, _CHUNK // table.nbytes))
+
+        def chunks() -> Iterator[tuple[Bytes, Bytes]]:
+            for offset in range(0, n_bytes, expected.nbytes):
+                got = self.read(address + offset, min(expected.nbytes, n_bytes - offset)).view(table.dtype)
+                yield expected[: len(got)], got
+
+        wrong, first = differences(chunks(), tolerance)
+        return wrong, first if wrong else NONE
 
     def corrupt(self, address: int, offset: int, mask: int) -> None:
         """Flip bits of one byte."""
@@ -147,7 +148,8 @@ def prove(gpu: OpenGpu, stream: Stream) -> None:
 
     Raises RunFailed otherwise, since the results of its checks would not be valid.
     """
-    checker, memory = checker_of(gpu, stream), gpu.allocate(_PROOF)
+    checker = checker_of(gpu, stream)
+    memory = gpu.allocate(_PROOF)
     for width in (1, 2, 4, 8):
         table = np.random.default_rng(width).integers(0, 256, PERIOD * width, np.uint8).view(f"u{width}")
         for offset in (0, _PROOF // 2 + 1, _PROOF - 1):
@@ -158,16 +160,16 @@ def _prove(checker: Checker, memory: GpuMemory, table: Bytes, offset: int) -> No
     """Flip one byte: the checker must find nothing before, the element after, and nothing within a tolerance if the flip is small."""
     last = offset // table.itemsize * table.itemsize  # the lowest byte of the element
     expected = [(0, NONE), (1, offset // table.itemsize), (0, NONE), (1, offset // table.itemsize)]
-    found = []
+    results = []
     for flipped, mask, tolerance in ((offset, 0, 0), (offset, _TOP_BIT, 0), (last, _LAST_BIT, 1), (offset, _TOP_BIT, 1)):
         checker.fill(memory.address, memory.n_bytes, table)
         if mask:
             checker.corrupt(memory.address, flipped, mask)
-        found.append(checker.verify(memory.address, memory.n_bytes, table, tolerance))
-    if found != expected:
+        results.append(checker.verify(memory.address, memory.n_bytes, table, tolerance))
+    if results != expected:
         raise RunFailed(
             f"the checker of GPU {checker.gpu.index} ({checker.gpu.name}) does not detect a flipped bit at byte {offset} of elements of "
-            f"{table.itemsize} bytes (result {found}, expected {expected}): report this bug; --check 0 skips the check of the data"
+            f"{table.itemsize} bytes (result {results}, expected {expected}): report this bug; --check 0 skips the check of the data"
         )
 
 
@@ -187,7 +189,7 @@ class _Members(Protocol):
     def driven(self) -> tuple[int, ...]: ...
 
 
-class DeviceBuffers:
+class DeviceBuffers(SlottedBuffers):
     """GPU buffers of the ranks that this process drives. Attributes and methods: see `AnyBuffers`.
 
     All ranks of the group allocate the same size, so that the buffers can be a symmetric window.
@@ -201,24 +203,17 @@ class DeviceBuffers:
         allocate: Callable[[OpenGpu, int], DeviceAllocation] = OpenGpu.allocate,
     ) -> None:  # fmt: skip
         """Allocate the buffers. `gpus` and `streams`: one per driven rank. Raises MemoryError."""
-        count = operation.count(case, group.n)
-        self.operation, self.case, self.slots = operation, case, slots
-        self.places = [Place(rank, group.n, count, case) for rank in group.driven]
-        self._extents = [BufferExtent.of(operation, place) for place in self.places]
+        super().__init__(operation, case, group.n, group.driven, slots)
         self._stride = largest_stride(operation, case, group.n, slots)
         self.memory = [allocate(gpu, self._stride * slots) for gpu in gpus]
         self._checkers = [checker_of(gpu, stream) for gpu, stream in zip(gpus, streams, strict=True)]
         self._timed: list[NDArray[Any] | None] = [None] * len(self.places)
-        self._first = 0  # the slot of the memory that is slot 0
 
     def over(self, operation: Operation, case: Case, slot: int) -> Self:
         """Return buffers with one slot, slot `slot` of these, for another case of the same data type that needs no more memory."""
-        found = copy(self)
-        found.operation, found.case, found.slots, found._first = operation, case, 1, slot
-        found.places = [replace(place, case=case, count=operation.count(case, place.n)) for place in self.places]
-        found._extents = [extent.within(operation, place) for extent, place in zip(self._extents, found.places, strict=True)]
-        found._timed = [None] * len(self.places)
-        return found
+        view = super().over(operation, case, slot)
+        view._timed = [None] * len(self.places)
+        return view
 
     def send_at(self, driven: int, slot: int) -> int:
         """Return the address of a driven rank's send elements in a slot."""
@@ -242,7 +237,8 @@ class DeviceBuffers:
         data, since each table needs a copy to the GPU. As on the host, timed in-place sums use zeros and products ones.
         """
         for driven, (checker, place) in enumerate(zip(self._checkers, self.places, strict=True)):
-            extent, width = self._extents[driven], self.case.dtype.size
+            extent = self._extents[driven]
+            width = self.case.dtype.size
             if for_check:
                 checker.poison(self._at(driven, slot, 0), extent.total * width)
             table = self._timed[driven]
@@ -260,20 +256,20 @@ class DeviceBuffers:
         return [self._check(driven, checker, slot) for driven, checker in enumerate(self._checkers)]
 
     def _check(self, driven: int, checker: Checker, slot: int) -> Mismatch | None:
-        place, wrong, found = seeded(self.places[driven], slot), 0, None
+        place = seeded(self.places[driven], slot)
+        width = self.case.dtype.size
+        wrong = 0
+        mismatch: Mismatch | None = None
         for expected in expected_blocks_of(self.operation, place):
-            address, width = self.recv_at(driven, slot) + expected.offset * self.case.dtype.size, self.case.dtype.size
+            address = self.recv_at(driven, slot) + expected.offset * width
             table = expected.elements(0, min(len(expected.period), expected.block.count))
             count, first = checker.verify(address, expected.block.count * width, table, tolerance_of(place))
-            if count and found is None:
-                found = explained(place, expected, first, self._window(checker, expected, address, first))
+            if count and mismatch is None:
+                examined = min(WINDOW, expected.block.count - first)
+                got = checker.read(address + first * width, examined * width).view(self.case.dtype.numpy)
+                mismatch = explained(place, expected, first, got)
             wrong += count
-        return replace(found, wrong=wrong) if found else None
-
-    def _window(self, checker: Checker, expected: ExpectedBlock, address: int, first: int) -> NDArray[Any]:
-        """Return the received elements of a block from `first` on, as many as the description of an error needs."""
-        count, width = min(WINDOW, expected.block.count - first), self.case.dtype.size
-        return checker.read(address + first * width, count * width).view(self.case.dtype.numpy)
+        return replace(mismatch, wrong=wrong) if mismatch else None
 
 
 def _digits(place: Place, count: int) -> NDArray[Any]:

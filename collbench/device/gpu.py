@@ -104,7 +104,8 @@ class OpenGpu:
         self.name = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
         self.bus_id = str(runtime.deviceGetPCIBusId(index)).lower()
         self.arch = f"sm_{attribute_of(_MAJOR)}{attribute_of(_MINOR)}"
-        self.memory_bytes, self.l2_bytes = int(properties["totalGlobalMem"]), attribute_of(_L2_BYTES)
+        self.memory_bytes = int(properties["totalGlobalMem"])
+        self.l2_bytes = attribute_of(_L2_BYTES)
         self.compute_mode = _MODES.get(attribute_of(COMPUTE_MODE), "unknown")
         self.memory_rate = 2.0 * 1000 * attribute_of(_MEMORY_CLOCK_KHZ) * attribute_of(_MEMORY_BUS_BITS) / 8 or None
         self._claim()
@@ -121,13 +122,13 @@ class OpenGpu:
             raise UsageError(self._refusal(error)) from error
 
     def _refusal(self, error: Any) -> str:
-        about = f"GPU {self.index} ({self.name})"
+        gpu = f"GPU {self.index} ({self.name})"
         if error.status == UNAVAILABLE:
             mode = "is in exclusive mode and another process has it" if self.compute_mode == "exclusive" else "is busy or cannot be used"
-            return f"{about} {mode}: end that process ('nvidia-smi' names it), or 'nvidia-smi -c DEFAULT' lets several share it"
+            return f"{gpu} {mode}: end that process ('nvidia-smi' names it), or 'nvidia-smi -c DEFAULT' lets several share it"
         if error.status == _OUT_OF_MEMORY:
-            return f"{about} has no memory left even to start on: end the processes that fill it ('nvidia-smi' names them)"
-        return f"{about} cannot be used ({error}): see 'nvidia-smi' and 'dmesg'"
+            return f"{gpu} has no memory left even to start on: end the processes that fill it ('nvidia-smi' names them)"
+        return f"{gpu} cannot be used ({error}): see 'nvidia-smi' and 'dmesg'"
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -176,17 +177,17 @@ class OpenGpu:
 
     def upload(self, address: int, array: NDArray[Any], stream: Stream) -> None:
         """Copy an array to `address` in the order of `stream`, and wait: the array may change afterwards."""
-        whole = np.ascontiguousarray(array)
+        contiguous = np.ascontiguousarray(array)
         with self.use():
-            cupy_runtime().memcpyAsync(address, whole.ctypes.data, whole.nbytes, _TO_DEVICE, stream.address)
+            cupy_runtime().memcpyAsync(address, contiguous.ctypes.data, contiguous.nbytes, _TO_DEVICE, stream.address)
             stream.synchronize()
 
     def download(self, address: int, n_bytes: int) -> NDArray[np.uint8]:
         """Return a copy of GPU memory, [n_bytes]. Does not wait for other streams."""
-        found = np.empty(n_bytes, np.uint8)
+        content = np.empty(n_bytes, np.uint8)
         with self.use():
-            cupy_runtime().memcpy(found.ctypes.data, address, n_bytes, _TO_HOST)
-        return found
+            cupy_runtime().memcpy(content.ctypes.data, address, n_bytes, _TO_HOST)
+        return content
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[Graph]:
@@ -231,14 +232,14 @@ def driver_error(code: int) -> str:
 _ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
-def open_peer(gpu: OpenGpu, other: OpenGpu) -> bool:
-    """Enable access of `gpu` to the memory of `other`. Return False if not possible: copies then go through host memory."""
+def open_peer(gpu: OpenGpu, peer: OpenGpu) -> bool:
+    """Enable access of `gpu` to the memory of `peer`. Return False if not possible: copies then go through host memory."""
     runtime = cupy_runtime()
     with gpu.use():
-        if not runtime.deviceCanAccessPeer(gpu.index, other.index):
+        if not runtime.deviceCanAccessPeer(gpu.index, peer.index):
             return False
         try:
-            runtime.deviceEnablePeerAccess(other.index)
+            runtime.deviceEnablePeerAccess(peer.index)
         except runtime.CUDARuntimeError as error:
             if error.status != _ALREADY:
                 raise

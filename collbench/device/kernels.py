@@ -168,13 +168,13 @@ class Kernels:
         """Compute out = a + b in float32, n_bytes each: one step of a ring."""
         self._launch("reduce_copy", stream, _tiles(n_bytes), out, a, b, _vectors(n_bytes))
 
-    def peer_read(self, stream: Stream, here: int, there: int, n_bytes: int) -> None:
+    def peer_read(self, stream: Stream, local: int, remote: int, n_bytes: int) -> None:
         """Copy a peer's memory to this GPU, with loads."""
-        self._launch("peer_read", stream, _tiles(n_bytes), here, there, _vectors(n_bytes))
+        self._launch("peer_read", stream, _tiles(n_bytes), local, remote, _vectors(n_bytes))
 
-    def peer_write(self, stream: Stream, there: int, here: int, n_bytes: int) -> None:
+    def peer_write(self, stream: Stream, remote: int, local: int, n_bytes: int) -> None:
         """Copy memory of this GPU to a peer, with stores."""
-        self._launch("peer_write", stream, _tiles(n_bytes), there, here, _vectors(n_bytes))
+        self._launch("peer_write", stream, _tiles(n_bytes), remote, local, _vectors(n_bytes))
 
     def peer_both(self, stream: Stream, here_out: int, there_in: int, there_out: int, here_in: int, *, n_bytes: int) -> None:
         """Copy n_bytes in each direction at the same time: here_out = there_in, there_out = here_in."""
@@ -211,11 +211,12 @@ class Kernels:
 
         arguments: words; a `c_uint64` is read at each launch. They live as long as this object.
         """
-        words = [each if isinstance(each, ctypes.c_uint64) else ctypes.c_uint64(each) for each in arguments]
+        words = [argument if isinstance(argument, ctypes.c_uint64) else ctypes.c_uint64(argument) for argument in arguments]
         words += [ctypes.c_uint64()] * (MAX_ARGS - len(words))  # the driver reads as many as the kernel has
         places = (ctypes.c_void_p * MAX_ARGS)(*map(ctypes.addressof, words))
         self._arguments.append((words, places))
-        driver, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        driver = ctypes.CDLL("libcuda.so.1")
+        function = ctypes.c_void_p()
         with self._gpu.use():
             code = driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode())
         if code:
@@ -225,7 +226,8 @@ class Kernels:
 
     @cached_property
     def _module(self) -> ctypes.c_void_p:
-        driver, module = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        driver = ctypes.CDLL("libcuda.so.1")
+        module = ctypes.c_void_p()
         with self._gpu.use():
             code = driver.cuModuleLoad(ctypes.byref(module), str(cubin(self._gpu.arch)).encode())
         if code:

@@ -37,8 +37,8 @@ def _calls() -> tuple[Callable[[str], object], Callable[[], object]]:
         domain = nvtx.get_domain(DOMAIN)
         return lambda name: domain.push_range(domain.get_event_attributes(message=name)), domain.pop_range
     try:
-        from cupy.cuda import nvtx as of_cupy
+        from cupy.cuda import nvtx as cupy_nvtx
 
-        return of_cupy.RangePush, of_cupy.RangePop
+        return cupy_nvtx.RangePush, cupy_nvtx.RangePop
     except (ImportError, AttributeError) as error:
         raise NvtxMissing("--nvtx needs a package for NVTX: pip install 'collbench[nvtx]'") from error

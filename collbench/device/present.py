@@ -37,7 +37,8 @@ def visible_gpus(env: Mapping[str, str], root: Path = Path("/")) -> int:
 
 def present_gpus(root: Path = Path("/")) -> list[str]:
     """Return the UUID of each GPU with a device node in /dev, in the driver's order; "" where the driver does not show it."""
-    minors = sorted(int(node[1]) for path in _children(root / "dev") if (node := _NODE.fullmatch(path.name)))
+    nodes = (_NODE.fullmatch(path.name) for path in _children(root / "dev"))
+    minors = sorted(int(node[1]) for node in nodes if node)
     uuids = dict(_facts(folder / "information") for folder in _children(root / "proc/driver/nvidia/gpus"))
     return [uuids.get(minor, "") for minor in minors]
 
@@ -68,17 +69,17 @@ def select_gpus(variable: str | None, uuids: Sequence[str]) -> Selection:
     """
     if variable is None:
         return Selection(tuple(range(len(uuids))))
-    found: list[int | str] = []
+    selected: list[int | str] = []
     for entry in variable.split(",") if variable.strip() else []:
         gpu = _gpu_of(entry.strip(), uuids)
         if gpu is None:
-            return Selection(tuple(found), entry.strip())
-        if gpu in found:
+            return Selection(tuple(selected), entry.strip())
+        if gpu in selected:
             return Selection((), entry.strip())
-        found.append(gpu)
+        selected.append(gpu)
         if isinstance(gpu, str):
             break
-    return Selection(tuple(found))
+    return Selection(tuple(selected))
 
 
 def _gpu_of(entry: str, uuids: Sequence[str]) -> int | str | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from collbench.device.present import COMPUTE_MODE, PROHIBITED, cupy_runtime, dotted_cuda
 from collbench.device.present import VARIABLE as _VARIABLE
@@ -155,9 +155,9 @@ def _missing_part(env: Mapping[str, str]) -> Obstacle | None:
         return NoDriver()
     if find_spec("cupy") is None:
         return NoCupy()
-    both = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if version_of(name))
-    if len(both) > 1:
-        return SeveralCupys(both)
+    packages = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if version_of(name))
+    if len(packages) > 1:
+        return SeveralCupys(packages)
     entries = _entries(env)
     if entries == []:
         return GpusHidden()
@@ -175,21 +175,20 @@ def _entries(env: Mapping[str, str]) -> list[str] | None:
 
 def _failed_start(env: Mapping[str, str]) -> Obstacle | None:
     runtime = cupy_runtime()
-    driver, needed = int(runtime.driverGetVersion()), int(runtime.runtimeGetVersion())
+    driver = int(runtime.driverGetVersion())
+    needed = int(runtime.runtimeGetVersion())
     if driver and driver // 1000 < needed // 1000:
         return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
     try:
         count = int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError as error:
-        return _of_error(error, driver, needed) if error.status != _NO_DEVICE else _missing_gpu(env, 0)
+        if error.status == _NO_DEVICE:
+            return _missing_gpu(env, 0)
+        if error.status == _TOO_OLD:
+            return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
+        return FabricManagerNotRunning() if error.status == _NOT_READY else CudaFailed(str(error))
     usable = any(runtime.deviceGetAttribute(COMPUTE_MODE, index) != PROHIBITED for index in range(count))  # each rank checks its own
     return _missing_gpu(env, count) or (None if usable else GpusProhibited())
-
-
-def _of_error(error: Any, driver: int, needed: int) -> Obstacle:
-    if error.status == _TOO_OLD:
-        return DriverTooOld(dotted_cuda(driver), dotted_cuda(needed))
-    return FabricManagerNotRunning() if error.status == _NOT_READY else CudaFailed(str(error))
 
 
 def _missing_gpu(env: Mapping[str, str], count: int) -> Obstacle | None:

@@ -46,7 +46,7 @@ class Split(msgspec.Struct, frozen=True):
         """Return the groups of n ranks, by color. Raises UsageError for a group of no or one rank, or different sizes."""
         return _groups(self, n)
 
-    def _wrong(self, n: int, sizes: list[int]) -> str | None:
+    def _defect(self, n: int, sizes: list[int]) -> str | None:
         """Return why these groups cannot be measured, and the remedy."""
         colours = {"MOD": self.number, "AND": 1 << self.number.bit_count()}.get(self.word)  # None: as many as the ranks give
         if colours is not None and colours > len(sizes):
@@ -57,13 +57,12 @@ class Split(msgspec.Struct, frozen=True):
 
     def _remedy(self, n: int) -> str:
         """Return splits of this kind that fit n ranks."""
-        wholes = [k for k in range(2, n // 2 + 1) if n % k == 0]
-        if self.word in ("AND", "OR"):
-            wholes = [k for k in wholes if k & (k - 1) == 0]
-        if not wholes:
+        is_mask = self.word in ("AND", "OR")
+        divisors = [k for k in range(2, n // 2 + 1) if n % k == 0 and not (is_mask and k & (k - 1))]
+        if not divisors:
             return f"{plural(n, 'rank')} cannot be split evenly like this; leave --split out, or start more ranks"
-        fit = [str(Split(self.word, k - 1 if self.word in ("AND", "OR") else k)) for k in (wholes[0], wholes[-1])]
-        return f"choose {' or '.join(dict.fromkeys(fit))}{', for example' if len(wholes) > 2 else ''}"
+        splits = [str(Split(self.word, k - 1 if is_mask else k)) for k in (divisors[0], divisors[-1])]
+        return f"choose {' or '.join(dict.fromkeys(splits))}{', for example' if len(divisors) > 2 else ''}"
 
 
 def parse_split(text: str) -> Split:
@@ -78,20 +77,20 @@ def parse_split(text: str) -> Split:
     word, number = worded.groups() if worded else ("&", typed)
     split = Split(_SYMBOLS.get(word, word.upper()), int(number, 0))
     if split.number == 0 and split.word in ("MOD", "DIV"):
-        what = "groups" if split.word == "MOD" else "ranks in each group"
-        raise UsageError(f"--split '{split}' asks for 0 {what}: write a number from 1 on, like '{split.word} 2'")
+        counted = "groups" if split.word == "MOD" else "ranks in each group"
+        raise UsageError(f"--split '{split}' asks for 0 {counted}: write a number from 1 on, like '{split.word} 2'")
     return split
 
 
 @lru_cache(maxsize=64)
 def _groups(split: Split, n: int) -> Groups:
-    found: dict[int, list[int]] = {}
+    ranks_by_colour: dict[int, list[int]] = {}
     for rank in range(n):
-        found.setdefault(split.colour(rank), []).append(rank)
-    wrong = split._wrong(n, [len(ranks) for ranks in found.values()])
-    if wrong:
-        raise UsageError(f"--split '{split}' of {plural(n, 'rank')} {wrong}")
-    return tuple(tuple(ranks) for _, ranks in sorted(found.items()))
+        ranks_by_colour.setdefault(split.colour(rank), []).append(rank)
+    defect = split._defect(n, [len(ranks) for ranks in ranks_by_colour.values()])
+    if defect:
+        raise UsageError(f"--split '{split}' of {plural(n, 'rank')} {defect}")
+    return tuple(tuple(ranks) for _, ranks in sorted(ranks_by_colour.items()))
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -140,10 +139,11 @@ class Case(msgspec.Struct, frozen=True):
 
     def title(self) -> str:
         """Return a short text for progress and errors: "allreduce 64 MiB on mpi (float32, sum)", "barrier on mpi"."""
-        root = f"root {self.root}" if self.root is not None else None
-        pairs, traffic = plural(self.pairs, "pair") if self.pairs else None, self.traffic.name if self.traffic else None
-        words = [self.dtype.name, self.redop, root, self.algorithm, self.protocol, self.split, traffic, self.call, pairs]
-        about = ", ".join(str(word) for word in words if word)
         if not self.size_bytes:
             return f"{self.operation} on {self.backend}{f' ({self.call})' if self.call else ''}"
-        return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({about})"
+        root = f"root {self.root}" if self.root is not None else None
+        pairs = plural(self.pairs, "pair") if self.pairs else None
+        traffic = self.traffic.name if self.traffic else None
+        options = [self.dtype.name, self.redop, root, self.algorithm, self.protocol, self.split, traffic, self.call, pairs]
+        shown = ", ".join(str(option) for option in options if option)
+        return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({shown})"

@@ -9,10 +9,11 @@ All values repeat with the prime period 65,521, so that the result of 1,024 rank
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import lru_cache, reduce
 from math import ceil
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -34,12 +35,12 @@ Values = NDArray[Any]
 def _mixed(size: int, seed: int) -> NDArray[np.int64]:
     index = np.arange(size, dtype=np.uint64) + np.uint64(seed)
     mixed = (index * np.uint64(2654435761)) ^ (index >> np.uint64(3)) * np.uint64(40503)
-    found = ((mixed >> np.uint64(7)) % np.uint64(1 << 30)).astype(np.int64)
-    found.setflags(write=False)
-    return found
+    values = ((mixed >> np.uint64(7)) % np.uint64(1 << 30)).astype(np.int64)
+    values.setflags(write=False)
+    return values
 
 
-def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sum_digits(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return digits that differ from element to element; their sum over n ranks never exceeds `limit`.
 
     Where `limit` is too small for digits from 1 to at least 2, every rank holds its share of a total; past `limit` ranks a 1 or a 0.
@@ -53,27 +54,30 @@ def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray
     return total // n + ((mixed + rank) % n < total % n)
 
 
-def _distinct(rank: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _distinct_digits(rank: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return digits from 1 that differ between ranks: at every element for up to `span` ranks, at most elements beyond."""
     span = min(limit, _LARGEST)
     return 1 + (mixed + rank + (rank // span) * (1 + mixed // span)) % span
 
 
-def _extreme(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _minimum_digits(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return digits from 1 with a unique minimum at each element, which each rank holds in turn."""
-    levels, turns = min(limit // 2, _LARGEST), max(n, 2)
+    levels = min(limit // 2, _LARGEST)
+    turns = max(n, 2)
     return 1 + (mixed // turns) % levels + np.minimum((mixed + rank) % turns, limit - levels)
 
 
-def _own_bit(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _single_bits(rank: int, n: int, bits: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return one bit per element that no other rank holds there; past `bits` ranks, in turn, with one bit left out at each element."""
     turns = max(n, bits)
     turn = (mixed + rank) % turns
-    held = (turn < bits) & (turn != (mixed // turns) % (bits + 1))
-    return np.where(held if n >= bits else turn < bits, np.int64(1) << np.minimum(turn, bits - 1), 0)
+    has_bit = turn < bits
+    if n >= bits:
+        has_bit &= turn != (mixed // turns) % (bits + 1)
+    return np.where(has_bit, np.int64(1) << np.minimum(turn, bits - 1), 0)
 
 
-def _held(rank: int, n: int, exact: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+def _average_digits(rank: int, n: int, exact: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return digits for an average: few ranks hold the same digit at an element, in turn, so that each share exceeds the rounding error."""
     holders = holders_of_average(n, exact)
     digit = 1 + (mixed // n) % min(exact // holders, _LARGEST)
@@ -94,31 +98,34 @@ def holders_of_average(n: int, exact: int) -> int:
 def _period(rank: int, count: int, place: Place) -> Values:
     """Return one period of a rank's send elements, or fewer, in the case's data type."""
     size = min(count, PERIOD)
-    dtype, mixed = place.case.dtype, _mixed(min(1 << (size - 1).bit_length(), PERIOD), place.case.seed % PERIOD)[:size]
+    power_of_two = 1 << (size - 1).bit_length()
+    mixed = _mixed(min(power_of_two, PERIOD), place.case.seed % PERIOD)[:size]
+    dtype = place.case.dtype
     if place.case.redop:
-        return _reducible(rank, place, mixed).astype(dtype.numpy)
+        return _reducible_digits(rank, place.n, place.case, mixed).astype(dtype.numpy)
     if dtype.exact >= _LARGEST or dtype.kind == "int":
-        return _distinct(rank, dtype.exact, mixed).astype(dtype.numpy)
+        return _distinct_digits(rank, dtype.exact, mixed).astype(dtype.numpy)
     # 8-bit floats have few integers. Without a reduction any number can be used, since its bits are compared.
-    return _distinct(rank, dtype.patterns, mixed).astype(f"u{dtype.size}").view(dtype.numpy)
+    return _distinct_digits(rank, dtype.patterns, mixed).astype(f"u{dtype.size}").view(dtype.numpy)
 
 
-def _reducible(rank: int, place: Place, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
-    n, dtype, redop = place.n, place.case.dtype, place.case.redop
+def _reducible_digits(rank: int, n: int, case: Case, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
+    dtype = case.dtype
+    redop = case.redop
     if redop == "sum":
-        values = _counted(rank, n, dtype.exact, mixed)
-    elif redop == "avg":
-        values = _held(rank, n, dtype.exact, mixed)
-    elif redop == "prod":
-        values = np.int64(1) << _counted(rank, n, min(dtype.exponent, 62), mixed)
-    elif redop in ("min", "max"):
+        return _sum_digits(rank, n, dtype.exact, mixed)
+    if redop == "avg":
+        return _average_digits(rank, n, dtype.exact, mixed)
+    if redop == "prod":
+        return np.int64(1) << _sum_digits(rank, n, min(dtype.exponent, 62), mixed)
+    if redop in ("min", "max"):
         largest = min(dtype.exact, _FAR)
-        values = _extreme(rank, n, largest, mixed)
-        values = values if redop == "min" else largest + 1 - values
-    else:
-        values = _own_bit(rank, n, dtype.exponent, mixed) if redop != "bxor" else _distinct(rank, dtype.exact, mixed)
-        values = ~values if redop == "band" else values
-    return values
+        digits = _minimum_digits(rank, n, largest, mixed)
+        return digits if redop == "min" else largest + 1 - digits
+    if redop == "bxor":
+        return _distinct_digits(rank, dtype.exact, mixed)
+    bits = _single_bits(rank, n, dtype.exponent, mixed)
+    return ~bits if redop == "band" else bits
 
 
 def write_digits(target: Values, place: Place) -> None:
@@ -194,8 +201,8 @@ class Mismatch(msgspec.Struct, frozen=True):
     def as_json(self) -> dict[str, Any]:
         """Return the fields for the control plane and for a row's evidence, where the part of the work is first."""
         values = asdict(self)
-        what = values.pop("what")
-        return {"what": what, **values} if what else values
+        part = values.pop("what")
+        return {"what": part, **values} if part else values
 
 
 class ExpectedBlock(msgspec.Struct, frozen=True):
@@ -227,12 +234,13 @@ def tolerance_of(place: Place) -> int:
     to 1 unit off, the products together 1, the k - 1 sums half a unit each, and the expected value is itself rounded: k/2 + 2. Where
     1/n is a subnormal number of the type, its own error is added.
     """
-    n, dtype = place.n, place.case.dtype
+    n = place.n
+    dtype = place.case.dtype
     if place.case.redop != "avg" or n & (n - 1) == 0:
         return 0
     share = float(np.array(1 / n).astype(dtype.numpy))
-    beyond = max(0.0, abs(share * n - 1) - 1 / dtype.exact)
-    return ceil(holders_of_average(n, dtype.exact) / 2 + 2 + beyond * dtype.exact)
+    subnormal_error = max(0.0, abs(share * n - 1) - 1 / dtype.exact)
+    return ceil(holders_of_average(n, dtype.exact) / 2 + 2 + subnormal_error * dtype.exact)
 
 
 def poison(buffer: NDArray[Any]) -> None:
@@ -242,35 +250,44 @@ def poison(buffer: NDArray[Any]) -> None:
 
 def compare(operation: Operation, place: Place, received: NDArray[Any]) -> Mismatch | None:
     """Compare `received` (elements of the case's data type) with the operation's expected blocks for this rank; None if equal."""
-    wrong, first = 0, None
+    wrong = 0
+    first: Mismatch | None = None
     for expected in expected_blocks_of(operation, place):
         got = received[expected.offset : expected.offset + expected.block.count]
-        count, index = _differences(expected, got, tolerance_of(place))
+        starts = range(0, len(got), _CHUNK)
+        chunks = ((expected.elements(start, min(_CHUNK, len(got) - start)), got[start : start + _CHUNK]) for start in starts)
+        count, index = differences(chunks, tolerance_of(place))
         if count and first is None:
             first = explained(place, expected, index, got[index : index + WINDOW])
         wrong += count
     return replace(first, wrong=wrong) if first else None
 
 
-def _differences(expected: ExpectedBlock, got: NDArray[Any], tolerance: int) -> tuple[int, int]:
-    """Return (number of different elements of a block, the first of them), compared in chunks."""
-    wrong, first = 0, 0
-    for start in range(0, len(got), _CHUNK):
-        part = got[start : start + _CHUNK]
-        bad = differing_elements(expected.elements(start, len(part)), part, tolerance)
+def differences(chunks: Iterable[tuple[NDArray[Any], NDArray[Any]]], tolerance: int) -> tuple[int, int]:
+    """Return (number of elements that differ by more than `tolerance` units in the last place, index of the first; 0 if none does).
+
+    chunks: the expected and the received elements, in the order of memory.
+    """
+    wrong = 0
+    first = 0
+    start = 0
+    for expected, got in chunks:
+        bad = _differing_elements(expected, got, tolerance)
         if bad.size and not wrong:
             first = start + int(bad[0])
         wrong += bad.size
+        start += len(got)
     return wrong, first
 
 
-def differing_elements(expected: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
-    """Return the indices of elements that differ by more than `tolerance` units in the last place."""
-    width = f"u{expected.itemsize}"
-    a, b = expected.view(width), got.view(width)
+def _differing_elements(expected: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
+    unsigned = f"u{expected.itemsize}"
+    a = expected.view(unsigned)
+    b = got.view(unsigned)
     if not tolerance:
         return np.flatnonzero(a != b)
-    a, b = _ascending(a), _ascending(b)
+    a = _ascending(a)
+    b = _ascending(b)
     return np.flatnonzero(np.maximum(a, b) - np.minimum(a, b) > tolerance)
 
 
@@ -296,10 +313,10 @@ def _guess_source(place: Place, at: int, expected: NDArray[Any], got: NDArray[An
         return ""
     missing = _as_floats(expected) - _as_floats(got)
     for rank in place.ranks[:WINDOW]:
-        other = spread(arriving([rank], at + len(got), place), at, len(got))
-        if place.case.redop is None and other.tobytes() == got.tobytes():
+        digits = spread(arriving([rank], at + len(got), place), at, len(got))
+        if place.case.redop is None and digits.tobytes() == got.tobytes():
             return f"that is what rank {rank} sends"
-        if place.case.redop == "sum" and np.array_equal(missing, _as_floats(other)):
+        if place.case.redop == "sum" and np.array_equal(missing, _as_floats(digits)):
             return f"rank {rank}'s share is missing"
     return ""
 
@@ -330,11 +347,13 @@ class BufferExtent(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, operation: Operation, place: Place) -> BufferExtent:
         """Return the positions: separate when out of place, overlapping as the blocks require when in place."""
-        send, recv = operation.sends(place), operation.receives(place)
+        send = operation.sends(place)
+        recv = operation.receives(place)
         if not place.case.in_place:
             return cls.apart(send, recv, place.case.dtype.size)
         shift = operation.in_place_shift(place)
-        send_at, recv_at = max(shift, 0), max(-shift, 0)
+        send_at = max(shift, 0)
+        recv_at = max(-shift, 0)
         return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
 
     def within(self, operation: Operation, place: Place) -> BufferExtent:
@@ -346,6 +365,30 @@ class BufferExtent(msgspec.Struct, frozen=True):
         """Return positions with the receive elements first and the send elements at the next page. `width`: bytes per element."""
         gap = -(-recv * width // _ALIGN) * _ALIGN // width
         return cls(send, recv, gap, 0, gap + send)
+
+
+class SlottedBuffers:
+    """The layout of the buffers of the ranks that this process drives, in host or GPU memory. Attributes: see `host.AnyBuffers`."""
+
+    def __init__(self, operation: Operation, case: Case, n: int, ranks: Sequence[int], slots: int) -> None:
+        count = operation.count(case, n)
+        self.operation = operation
+        self.case = case
+        self.slots = slots
+        self.places = [Place(rank, n, count, case) for rank in ranks]
+        self._extents = [BufferExtent.of(operation, place) for place in self.places]
+        self._first = 0  # the slot of the memory that is slot 0
+
+    def over(self, operation: Operation, case: Case, slot: int) -> Self:
+        """Return buffers with one slot, slot `slot` of these, for another case of the same data type that needs no more memory."""
+        view = copy(self)
+        view.operation = operation
+        view.case = case
+        view.slots = 1
+        view.places = [replace(place, case=case, count=operation.count(case, place.n)) for place in self.places]
+        view._extents = [extent.within(operation, place) for extent, place in zip(self._extents, view.places, strict=True)]
+        view._first = slot
+        return view
 
 
 def slots_for(case: Case) -> int:
@@ -373,18 +416,18 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
 
 def largest_stride(operation: Operation, case: Case, n: int, slots: int) -> int:
     """Return the bytes from one slot to the next for the rank with the largest buffers."""
-    count, width = operation.count(case, n), case.dtype.size
-    if operation.by_rank:
-        parts_by_rank = elements_by_rank(case.traffic, n, count)
-        busiest = parts_by_rank.index(max(parts_by_rank))
-        largest = max(BufferExtent.of(operation, Place(rank, n, count, case)).total for rank in {busiest, case.root or 0})
-    elif operation.uneven:
+    count = operation.count(case, n)
+    width = case.dtype.size
+    if operation.uneven and not operation.by_rank:
         parts = elements(case.traffic, n, count)
-        largest = max(
-            BufferExtent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True)
-        )
+        sent_and_received = zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True)
+        largest = max(BufferExtent.apart(sent, received, width).total for sent, received in sent_and_received)
     else:
-        largest = max(BufferExtent.of(operation, Place(rank, n, count, case)).total for rank in {0, n - 1, case.root or 0})
+        ranks = {0, n - 1, case.root or 0}
+        if operation.by_rank:
+            parts_by_rank = elements_by_rank(case.traffic, n, count)
+            ranks = {parts_by_rank.index(max(parts_by_rank)), case.root or 0}
+        largest = max(BufferExtent.of(operation, Place(rank, n, count, case)).total for rank in ranks)
     return stride_of(largest * width, slots, case.device)
 
 
@@ -399,10 +442,12 @@ def bytes_on_host(operation: Operation, case: Case, n: int, ranks: int, groups: 
     largest = bytes_needed(operation, case, n)
     if not operation.rooted or n < 2:
         return ranks * largest
-    slots, count, others = slots_for(case), operation.count(case, n), [rank for rank in range(n) if rank != (case.root or 0)]
+    slots = slots_for(case)
+    count = operation.count(case, n)
+    members = [rank for rank in range(n) if rank != (case.root or 0)]
     parts = elements_by_rank(case.traffic, n, count) if operation.by_rank else ()
-    other = max(others, key=parts.__getitem__) if parts else others[0]
-    extent = BufferExtent.of(operation, Place(other, n, count, case))
+    busiest = max(members, key=parts.__getitem__) if parts else members[0]
+    extent = BufferExtent.of(operation, Place(busiest, n, count, case))
     roots = min(groups, ranks)
     return roots * largest + (ranks - roots) * stride_of(extent.total * case.dtype.size, slots, case.device) * slots
 

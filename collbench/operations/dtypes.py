@@ -77,10 +77,10 @@ BITWISE = frozenset({"band", "bor", "bxor"})
 
 def dtype_named(name: str) -> DType:
     """Return the data type `name` (or nccl-tests' name for it). Raises UsageError that lists the known ones."""
-    found = DTYPES.get(_ALIASES.get(name.lower(), name.lower()))
-    if found is None:
+    dtype = DTYPES.get(_ALIASES.get(name.lower(), name.lower()))
+    if dtype is None:
         raise UsageError(f"dtype '{name}' is unknown: choose from {', '.join(DTYPES)}")
-    return found
+    return dtype
 
 
 def redop_named(name: str) -> str:

@@ -28,8 +28,10 @@ def circle_round(n: int, number: int) -> Round:
     turning = n - 1 + n % 2
     if n < 2 or not 0 <= number < turning:
         raise ValueError(f"{n} places have no round {number}")
-    met = [((number + step) % turning, (number - step) % turning) for step in range(1, (n + 1) // 2)]
-    return tuple((min(pair), max(pair)) for pair in ([] if n % 2 else [(number, n - 1)]) + met)
+    pairs = [((number + step) % turning, (number - step) % turning) for step in range(1, (n + 1) // 2)]
+    if n % 2 == 0:
+        pairs.insert(0, (number, n - 1))
+    return tuple((min(pair), max(pair)) for pair in pairs)
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Schedule(msgspec.Struct, frozen=True):
         for number in self.chosen:
             pairs = circle_round(self.n, number) if self.center is None else ((self.center, number + (number >= self.center)),)
             step = self.at_once or len(pairs)
-            yield from (pairs[at : at + step] for at in range(0, len(pairs), step))
+            yield from (pairs[first : first + step] for first in range(0, len(pairs), step))
 
     @property
     def parts(self) -> int:

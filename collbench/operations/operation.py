@@ -142,7 +142,7 @@ def needs_two_ranks(operation: str) -> Callable[[int, Case], Reason | None]:
     """Return a `needs` for an operation that has no meaning on one rank."""
 
     def needs(n: int, case: Case) -> Reason | None:
-        from collbench.operations.unsupported import TooFewRanks  # here: `--help` loads the operations, but not msgspec
+        from collbench.operations.unsupported import TooFewRanks  # here: `--help` loads the operations, but needs no reason
 
         return None if n > 1 else TooFewRanks(operation)
 

@@ -24,43 +24,44 @@ def reserve(commands: Callable[[], frozenset[str]]) -> None:
     global _reserved  # noqa: PLW0603 - the command line passes its commands down to this package
     if commands != _reserved:
         _reserved = commands
-        _found.cache_clear()
+        _registered.cache_clear()
 
 
 def _in(module: ModuleType) -> Iterator[Operation]:
     return (value for value in vars(module).values() if isinstance(value, Operation))
 
 
-def _inside(plugin: EntryPoint, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
+def _defined_by(plugin: EntryPoint, existing: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
     """Return a plug-in's own operations: an Operation, or those of a module. Raises BrokenEntry."""
-    found: Any = plugin.load()
-    inside = list(_in(found)) if isinstance(found, ModuleType) else [found]
-    if not inside or not all(isinstance(operation, Operation) for operation in inside):
+    content: Any = plugin.load()
+    defined = list(_in(content)) if isinstance(content, ModuleType) else [content]
+    if not defined or not all(isinstance(operation, Operation) for operation in defined):
         raise plugin.broken("contains no Operation")
-    new = [one for one in inside if known.get(one.name) is not one]  # a module may have imported built-in ones
-    for one in new:
-        if one.name in known:
-            raise plugin.broken(f"defines the operation '{one.name}', which already exists")
-        if (one.command or one.name) in commands:
-            raise plugin.broken(f"defines an operation of the command '{one.command or one.name}', which is another command of collbench")
+    new = [operation for operation in defined if existing.get(operation.name) is not operation]  # a module may have imported built-in ones
+    for operation in new:
+        if operation.name in existing:
+            raise plugin.broken(f"defines the operation '{operation.name}', which already exists")
+        command = operation.command or operation.name
+        if command in commands:
+            raise plugin.broken(f"defines an operation of the command '{command}', which is another command of collbench")
     return new
 
 
 @cache
-def _found() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
+def _registered() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
     """Return (operations by name, errors of broken plug-ins by name)."""
     modules = (import_module(f"{builtin.__name__}.{module.name}") for module in iter_modules(builtin.__path__))
-    found = {operation.name: operation for module in modules for operation in _in(module)}
-    wrong: dict[str, BrokenEntry] = {}
-    of_plugins = entries("collbench.operations", ())
-    reserved = _reserved() if of_plugins else frozenset()
-    taken = reserved | {name for one in found.values() for name in (one.name, one.command)}
-    for name, plugin in of_plugins.items():
+    by_name = {operation.name: operation for module in modules for operation in _in(module)}
+    errors: dict[str, BrokenEntry] = {}
+    plugins = entries("collbench.operations", ())
+    reserved = _reserved() if plugins else frozenset()
+    used_names = reserved | {name for operation in by_name.values() for name in (operation.name, operation.command)}
+    for name, plugin in plugins.items():
         try:
-            found |= {operation.name: operation for operation in _inside(plugin, found, reserved)}
+            by_name |= {operation.name: operation for operation in _defined_by(plugin, by_name, reserved)}
         except BrokenEntry as error:
-            wrong[f"{name}@{plugin.package}" if name in taken else name] = error
-    return found, wrong
+            errors[f"{name}@{plugin.package}" if name in used_names else name] = error
+    return by_name, errors
 
 
 def operations() -> dict[str, Operation]:
@@ -68,22 +69,22 @@ def operations() -> dict[str, Operation]:
 
     A plug-in's operation with a name that already exists is omitted.
     """
-    return {name: operation for name, operation in _found()[0].items() if not operation.internal}
+    return {name: operation for name, operation in _registered()[0].items() if not operation.internal}
 
 
 def every_operation() -> dict[str, Operation]:
     """Return the operations by name, with the internal ones."""
-    return _found()[0]
+    return _registered()[0]
 
 
 def broken() -> dict[str, BrokenEntry]:
     """Return the errors of plug-ins with operations that are not in `operations`, by the plug-in's name."""
-    return _found()[1]
+    return _registered()[1]
 
 
 def commands() -> dict[str, list[Operation]]:
     """Return the operations by the subcommand that runs them."""
     by_command: dict[str, list[Operation]] = {}
-    for operation in sorted(operations().values(), key=lambda one: one.windowed):  # latency before bandwidth
+    for operation in sorted(operations().values(), key=lambda operation: operation.windowed):  # latency before bandwidth
         by_command.setdefault(operation.command or operation.name, []).append(operation)
     return by_command

@@ -29,21 +29,23 @@ if TYPE_CHECKING:
 SCHEMA_FILE = Path(__file__).parent / "suites" / "suite.schema.json"
 VERSION = 1
 _MOST_SWEEPS = 1000
-_UNKNOWN_KEY, _LEVELS = "additionalProperties", {"run": "[run]", "defaults": "[defaults]", "sweeps": "[[sweeps]]"}
+_UNKNOWN_KEY = "additionalProperties"
+_LEVELS = {"run": "[run]", "defaults": "[defaults]", "sweeps": "[[sweeps]]"}
 
 
 @cache
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a suite."""
-    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return found
+    json_schema: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return json_schema
 
 
 def check_form(document: Mapping[str, Any], file: str) -> None:
     """Raise UsageError for the first part of the document that violates the schema; `file` is its name in the message."""
     from jsonschema import Draft202012Validator, validators
 
-    version, sweeps = document.get("schema"), document.get("sweeps")
+    version = document.get("schema")
+    sweeps = document.get("sweeps")
     if version is None:
         raise UsageError(f"suite {file} has no schema version: write schema = {VERSION} as its first line")
     if isinstance(version, int) and version > VERSION:
@@ -52,9 +54,9 @@ def check_form(document: Mapping[str, Any], file: str) -> None:
         raise UsageError(f"suite {file} has {len(sweeps):,} sweeps, the most is {_MOST_SWEEPS:,}: put what is alike into one")
     extend: Any = validators.extend
     validator = extend(Draft202012Validator, {"uniqueItems": _unique_items})(schema())
-    found = sorted(validator.iter_errors(document), key=_order)
-    if found:
-        raise UsageError(f"suite {file}{_sentence(found[0], document)}")
+    first_error = min(validator.iter_errors(document), key=_order, default=None)
+    if first_error is not None:
+        raise UsageError(f"suite {file}{_sentence(first_error, document)}")
 
 
 def place_of(number: int, name: str | None) -> str:
@@ -81,7 +83,9 @@ def _sentence(error: ValidationError, document: Mapping[str, Any]) -> str:
     path = list(error.absolute_path)
     if error.validator == _UNKNOWN_KEY:
         return f"{_place(path, document)}: {_unknown_key(error, path)}"
-    depth = 1 if len(path) < 2 or path[0] not in _LEVELS else 2 if path[0] != "sweeps" else 3
+    depth = 1
+    if len(path) > 1 and path[0] in _LEVELS:
+        depth = 3 if path[0] == "sweeps" else 2
     key = path[depth - 1] if len(path) >= depth else None
     if not isinstance(key, str):
         return f"{_place(path, document)}: not a table: write its keys below [[sweeps]], one key = value per line"
@@ -104,24 +108,24 @@ def _place(path: list[Any], document: Mapping[str, Any]) -> str:
 
 def _unknown_key(error: ValidationError, path: list[Any]) -> str:
     """Return the message for the first unknown key: where it belongs, or the most similar key."""
-    known: Mapping[str, Any] = error.schema["properties"]  # type: ignore[index]
-    word = next(key for key in error.instance if key not in known)  # type: ignore[union-attr]
-    here = path[0] if path else None
+    valid_keys: Mapping[str, Any] = error.schema["properties"]  # type: ignore[index]
+    word = next(key for key in error.instance if key not in valid_keys)  # type: ignore[union-attr]
+    current_level = path[0] if path else None
     properties = schema()["properties"]
     levels = {"run": properties["run"]["properties"], "sweeps": properties["sweeps"]["items"]["properties"], None: properties}
     for level, keys in levels.items():
-        if word in keys and level != here:
-            return f"{word!r} is unknown here: it belongs {f'below {_LEVELS[level]}' if level in _LEVELS else 'above all tables'}"
-    return f"key {word!r} is unknown: {nearest(word, known)}"
+        if word in keys and level != current_level:
+            return f"{word!r} is unknown here: it belongs {f'below {_LEVELS[level]}' if level else 'above all tables'}"
+    return f"key {word!r} is unknown: {nearest(word, valid_keys)}"
 
 
 def _misfit(key: str, value: Any, error: ValidationError, path: list[Any]) -> str:
     """Return the message for an invalid value of a key, with the valid ones."""
-    wrong = _unknown_word(error)
-    if wrong is not None:
-        return f"{key} {wrong[0]!r} is unknown: {nearest(*wrong)}"
-    repeated = error.validator == "uniqueItems" or any(inner.validator == "uniqueItems" for inner in error.context or ())
-    if repeated:
+    unknown = _unknown_word(error)
+    if unknown is not None:
+        word, valid_words = unknown
+        return f"{key} {word!r} is unknown: {nearest(word, valid_words)}"
+    if error.validator == "uniqueItems" or any(inner.validator == "uniqueItems" for inner in error.context or ()):
         return f"{key} = {_shown(value)} contains a value twice: remove one"
     level = path[0] if path else None
     properties = schema()["properties"]
@@ -271,30 +275,31 @@ def _parsed(text: bytes, file: str) -> dict[str, Any]:
         line = text[: error.start].count(b"\n") + 1
         raise UsageError(f"suite {file}, line {line}: this is not UTF-8: save the file as UTF-8") from error
     except ValueError as error:
-        found = _WHERE.match(str(error))
-        what, row, column = found.groups() if found else (str(error), None, None)
-        where = "at its end" if found else "somewhere"
+        match = _WHERE.match(str(error))
+        problem, row, column = match.groups() if match else (str(error), None, None)
+        where = "at its end" if match else "somewhere"
         if row:
             where = f"line {row}, column {column}"
-        raise UsageError(f"suite {file}, {where}: invalid TOML ({what[:1].lower()}{what[1:]})") from error
+        raise UsageError(f"suite {file}, {where}: invalid TOML ({problem[:1].lower()}{problem[1:]})") from error
 
 
 def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[SuiteSweep]:
     """Return the sweeps that a suite contains itself, without defaults."""
-    found, first = list[SuiteSweep](), dict[str, int]()
+    sweeps: list[SuiteSweep] = []
+    numbers: dict[str, int] = {}
     for number, table in enumerate(document.get("sweeps", []), 1):
-        own = _with_absolute_paths(table, folder)
-        name = own.pop("name", None)
+        values = _with_absolute_paths(table, folder)
+        name = values.pop("name", None)
         where = place_of(number, name)
-        if name and first.setdefault(name, number) != number:
-            raise UsageError(f"suite {file}, {where}: {place_of(first[name], None)} has that name: choose another")
-        found.append(SuiteSweep(file, where, name, tuple(own), own))
-    return found
+        if name and numbers.setdefault(name, number) != number:
+            raise UsageError(f"suite {file}, {where}: {place_of(numbers[name], None)} has that name: choose another")
+        sweeps.append(SuiteSweep(file, where, name, tuple(values), values))
+    return sweeps
 
 
 def _with_absolute_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the values, with file names relative to the suite's folder resolved."""
-    return {key: [str(folder / one) for one in _listed(value)] if key in _FILES else value for key, value in values.items()}
+    return {key: [str(folder / file) for file in _listed(value)] if key in _FILES else value for key, value in values.items()}
 
 
 # A sweep that sets one of these replaces the default of the other.
@@ -337,13 +342,14 @@ _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
 def operations_of(names: Sequence[str]) -> tuple[Operation, ...]:
     """Return the operations by their own name or a command's ("p2p" is three operations), each once. KeyError for an unknown name."""
     by_name = operations()
-    return tuple({one.name: one for name in names for one in commands().get(name) or [by_name[name]]}.values())
+    chosen = [operation for name in names for operation in commands().get(name) or [by_name[name]]]
+    return tuple({operation.name: operation for operation in chosen}.values())
 
 
 def concerns(key: str, chosen: Sequence[Operation]) -> bool:
     """Return whether a key of a sweep applies to any of the operations."""
-    has, _ = _CONCERNS.get(key, (lambda _: True, ""))
-    return any(has(operation) for operation in chosen)
+    applies, _ = _CONCERNS.get(key, (lambda _: True, ""))
+    return any(applies(operation) for operation in chosen)
 
 
 def operations_with(key: str) -> str:
@@ -357,25 +363,25 @@ def check_names(suite: Suite, backends: Collection[str]) -> None:
     Also for a key of a sweep that applies to none of its operations.
     """
     for table in suite.sweeps:
-        wrong = next(_wrong(table, backends), None)
-        if wrong:
-            raise UsageError(f"suite {table.file}, {table.where}: {wrong}")
+        defect = next(_defects(table, backends), None)
+        if defect:
+            raise UsageError(f"suite {table.file}, {table.where}: {defect}")
 
 
-def _wrong(table: SuiteSweep, backends: Collection[str]) -> Iterator[str]:
-    known_operations = dict.fromkeys([*commands(), *operations()])
-    yield from (f"operation {name!r}: {broken()[name]}" for name in table.values["operations"] if name in broken())
-    yield from _unknown("operation", table.values["operations"], known_operations)
+def _defects(table: SuiteSweep, backends: Collection[str]) -> Iterator[str]:
+    names = table.values["operations"]
+    yield from (f"operation {name!r}: {broken()[name]}" for name in names if name in broken())
+    yield from _unknown("operation", names, dict.fromkeys([*commands(), *operations()]))
     yield from _unknown("backend", table.values.get("backends", ()), backends)
     yield from (f"dtype {name!r} is unknown: {nearest(name, DTYPES)}" for name in table.values.get("dtypes", ()) if not _is_type(name))
-    chosen = operations_of(table.values["operations"])
+    chosen = operations_of(names)
     for key in table.own:
         if not concerns(key, chosen):
             yield f"{key} is for {operations_with(key)}, and this sweep has none: take it out, or put it below [defaults]"
 
 
-def _unknown(what: str, names: Sequence[Any], known: Collection[str]) -> Iterator[str]:
-    return (f"{what} {name!r} is unknown: {nearest(name, known)}" for name in names if name not in known)
+def _unknown(kind: str, names: Sequence[Any], valid_names: Collection[str]) -> Iterator[str]:
+    return (f"{kind} {name!r} is unknown: {nearest(name, valid_names)}" for name in names if name not in valid_names)
 
 
 def _is_type(name: str) -> bool:

@@ -115,7 +115,7 @@ class Sweep(msgspec.Struct, frozen=True):
         for operation in self.operations:
             redops = self.redops if operation.reduces else (None,)
             roots = self.roots if operation.rooted else (None,)
-            group = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
+            group = 2 if operation.pair else self._group_size(n)
             dtypes = (dtype_named("uint8"),) if operation.is_barrier else self.dtypes  # a barrier moves no data
             pairs: list[int | None] = [None]
             if operation.aggregate:
@@ -125,7 +125,7 @@ class Sweep(msgspec.Struct, frozen=True):
             for dtype, redop, root, tuning, call, at_once in chosen:
                 sizes: Iterable[tuple[int, bool]] = [(0, False)]  # of an operation that moves no data
                 if not operation.is_barrier:
-                    sizes = whole_sizes(self.sizes_for(backend), dtype.size * operation.parts(group))
+                    sizes = whole_sizes(self.sizes_to(default.largest), dtype.size * operation.parts(group))
                 for size, rounded in sizes:
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size, operation.by_rank)
                     yield Case(
@@ -136,13 +136,14 @@ class Sweep(msgspec.Struct, frozen=True):
                         call=call, pairs=at_once,
                     )  # fmt: skip
 
-    def sizes_for(self, backend: str) -> Sequence[int]:
-        """Return the sizes of the sweep, else the backend's default sizes, in bytes."""
-        return self.sizes_to(self.defaults(backend).largest) if self.sizes is None else self.sizes
-
     def sizes_to(self, largest: int) -> Sequence[int]:
-        """Return the default sizes up to `largest` bytes."""
+        """Return the sizes of the sweep, else the default sizes up to `largest`, in bytes."""
+        if self.sizes is not None:
+            return self.sizes
         return [size for size in SPARSE if size <= largest] if self.sparse else size_steps(SMALLEST, largest, self.step)
+
+    def _group_size(self, n: int) -> int:
+        return len(self.split.groups(n)[0]) if self.split else n
 
     def _tunings(self, default: BackendDefaults) -> list[_Tuning]:
         """Return (registration, algorithm, protocol) for each tuning, the library's own choice of the last two first."""
@@ -163,7 +164,7 @@ class Sweep(msgspec.Struct, frozen=True):
 
     def check_ranks(self, n: int) -> None:
         """Check roots, split, pairs and traffic against n ranks. Raises UsageError for those that do not fit."""
-        group = len(self.split.groups(n)[0]) if self.split else n
+        group = self._group_size(n)
         for root in self.roots:
             if any(operation.rooted for operation in self.operations) and not 0 <= root < group:
                 ranks = f"{group} ranks in each group" if self.split else plural(n, "rank")
@@ -260,9 +261,8 @@ class Sweeps(msgspec.Struct, frozen=True, dict=True):
 def rounding_note(sweeps: Sweep | Sweeps) -> str | None:
     """Return a sentence when sizes are not multiples of the element size, else None."""
     for sweep in sweeps.each:
-        sizes = sweep.sizes_to(CPU.largest) if sweep.sizes is None else sweep.sizes
         for dtype in sweep.dtypes:
-            for size, rounded in whole_sizes(sizes, dtype.size):
+            for size, rounded in whole_sizes(sweep.sizes_to(CPU.largest), dtype.size):
                 if rounded:
                     return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (e.g. to {size} bytes)"
     return None

@@ -135,14 +135,12 @@ def is_rough(traffic: Traffic | None, n: int, count: int, by_rank: bool = False)
 
     if by_rank:
         shares = (traffic or EVEN).weights_by_rank(n)
-        off = (
-            abs(part - share * count / sum(shares)) * sum(shares) > _ROUGH * share * count
-            for part, share in zip(elements_by_rank(traffic, n, count), shares, strict=True)
-        )
-        return any(off)
-    weights, parts = (traffic or EVEN).weights(n), elements(traffic, n, count)
-    share = weights * (count / _busiest(weights))
-    return bool(np.any(np.abs(parts - share) > _ROUGH * share))
+        total = sum(shares)
+        parts = elements_by_rank(traffic, n, count)
+        return any(abs(part - share * count / total) * total > _ROUGH * share * count for part, share in zip(parts, shares, strict=True))
+    weights = (traffic or EVEN).weights(n)
+    shares_of_pairs = weights * (count / _busiest(weights))
+    return bool(np.any(np.abs(elements(traffic, n, count) - shares_of_pairs) > _ROUGH * shares_of_pairs))
 
 
 def _busiest(weights: NDArray[Any]) -> Any:
@@ -158,17 +156,18 @@ def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """
     import numpy as np
 
-    n, busiest = len(weights), int(weights.sum(axis=0).max())
+    n = len(weights)
+    busiest = int(weights.sum(axis=0).max())
     common = gcd(count, busiest) or 1
-    numbers, most, scale = weights, busiest // common or 1, count // common
-    if busiest * scale >= _INT64:
-        numbers = numbers.astype(object)
+    divisor = busiest // common or 1
+    scale = count // common
+    numbers = weights.astype(object) if busiest * scale >= _INT64 else weights
     order = (np.arange(n)[:, None] + np.arange(n)[None, :]) % n  # row k of column j is rank (j + k) % n
     turned = np.take_along_axis(numbers, order, axis=0)
-    sums = np.vstack([np.zeros((1, n), dtype=numbers.dtype), np.cumsum(turned, axis=0)]) * scale // most
+    sums = np.vstack([np.zeros((1, n), dtype=numbers.dtype), np.cumsum(turned, axis=0)]) * scale // divisor
     parts = np.empty((n, n), dtype=np.int64)
     np.put_along_axis(parts, order, np.diff(sums, axis=0).astype(np.int64), axis=0)
-    floors = (numbers * scale // most).astype(np.int64)
+    floors = (numbers * scale // divisor).astype(np.int64)
     for row in np.flatnonzero(parts.sum(axis=1) > count):
         up = np.flatnonzero(parts[row] > floors[row])
         parts[row, up[: parts[row].sum() - count]] -= 1
@@ -220,13 +219,14 @@ def _bytes_of(path: Path) -> bytes:
 
 def _rows(raw: bytes, path: Path) -> Iterator[tuple[int, tuple[float, ...]]]:
     """Yield (line, its numbers) of every line that has numbers."""
-    commas, left = any("," in line.partition("#")[0] for line in _lines(raw, path)), _MOST_NUMBERS
-    for line, whole in enumerate(_lines(raw, path), 1):
-        kept = whole.partition("#")[0].strip()
-        if kept:
-            words = _fields(kept) if commas else kept.split()
-            left -= len(words)
-            if left < 0:
+    has_commas = any("," in line.partition("#")[0] for line in _lines(raw, path))
+    count = 0
+    for line, text in enumerate(_lines(raw, path), 1):
+        numbers = text.partition("#")[0].strip()
+        if numbers:
+            words = _fields(numbers) if has_commas else numbers.split()
+            count += len(words)
+            if count > _MOST_NUMBERS:
                 raise UsageError(f"traffic file '{path}', line {line}: there are more than {_MOST_NUMBERS:,} numbers: {_LIKE}")
             yield line, tuple(_number(word, line, path) for word in words)
 

@@ -183,8 +183,8 @@ class DeviceApiUnsupported(Fact, frozen=True):
     loaded: str
 
     def render(self) -> str:
-        what = "network calls of kernels (GIN)" if self.registration == "gin" else "calls of kernels"
-        return f"collbench has no kernel for {self.operation}: {self.library} {self.loaded} offers {what} through its device API only"
+        calls = "network calls of kernels (GIN)" if self.registration == "gin" else "calls of kernels"
+        return f"collbench has no kernel for {self.operation}: {self.library} {self.loaded} offers {calls} through its device API only"
 
 
 class OptionUnsupported(Fact, frozen=True):
@@ -228,9 +228,9 @@ class SharedMemoryTooSmall(Fact, frozen=True):
     free_bytes: int
 
     def render(self) -> str:
-        need, free = format_bytes(self.needed_bytes), format_bytes(self.free_bytes)
         windows = "one window needs" if self.windows == 1 else f"{self.windows} windows need"
-        return f"{windows} {need} of {self.path}, {free} is free: enlarge it (docker run --shm-size) or use smaller sizes"
+        memory = f"{format_bytes(self.needed_bytes)} of {self.path}, {format_bytes(self.free_bytes)} is free"
+        return f"{windows} {memory}: enlarge it (docker run --shm-size) or use smaller sizes"
 
 
 class ClockUnsupported(Fact, frozen=True):

@@ -44,7 +44,7 @@ def site(tmp_path, monkeypatch):
     """Yield a folder of packages that the registries search."""
     monkeypatch.setattr(operations, "_reserved", reserved_names)
     monkeypatch.syspath_prepend(str(tmp_path))
-    caches = (backends._entries, backends._of_entry, operations._found)
+    caches = (backends._entries, backends._of_entry, operations._registered)
     for cache in caches:
         cache.cache_clear()
     operations.reserve(reserved_names)  # as the command line does
@@ -108,7 +108,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("place", OPERATIONS)
 def test_a_broken_operation_is_left_out_and_reported(place, site):
     own = dict(operations.operations())
-    operations._found.cache_clear()
+    operations._registered.cache_clear()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nrelay = good_code:RELAY\n", CODE)
     assert {name: str(wrong) for name, wrong in operations.broken().items()} == {
         "bad": f"plug-in 'bad' ({place}) {OPERATIONS[place]}: fix or uninstall maker"

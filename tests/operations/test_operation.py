@@ -14,7 +14,7 @@ from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.dtypes import DTYPES, dtype_named, redop_named, undefined_redop
 from collbench.operations.operation import has_mark, in_place_only, result_first
 from collbench.operations.program import NativeCall, Program, PythonCall, joined
-from collbench.operations.registry import _found, broken, commands, operations
+from collbench.operations.registry import _registered, broken, commands, operations
 from collbench.operations.unsupported import NotPowerOfTwo, RedopUndefined, TooFewRanks
 from collbench.plugin import entries
 from tests.helpers import make_case, make_place
@@ -229,10 +229,10 @@ def install(monkeypatch):
         points = [Point(name, what) for name, what in found.items()]
         monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.operations" else [])
-        _found.cache_clear()
+        _registered.cache_clear()
 
     yield these
-    _found.cache_clear()
+    _registered.cache_clear()
 
 
 def test_each_operation_is_registered_under_its_name_and_a_command_may_have_several():

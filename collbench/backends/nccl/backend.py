@@ -85,28 +85,29 @@ def _look(world: World, k: int, load: Load, platform: GpuPlatform) -> tuple[Nccl
     """Return the library, the indices of this process's GPUs, and the reply for the other ranks. Never raises, since they wait for it."""
     try:
         library = load(os.environ)
-        found, (shares, host_id), info = platform.identities(), may_share(os.environ), world.info
-        indices = chosen_gpus(info.local_rank, info.local_ranks, k, len(found), shares or bool(host_id))
+        gpus = platform.identities()
+        shares, host_id = may_share(os.environ)
+        indices = chosen_gpus(world.info.local_rank, world.info.local_ranks, k, len(gpus), shares or bool(host_id))
     except Exception as error:
-        why = str(error) if isinstance(error, CollbenchError) else f"{platform.name} does not start ({type(error).__name__}: {error})"
-        return None, [], {"wrong": f"{world.me}: {why}" if world.size > 1 else why}
-    driven = [found[index] for index in indices]
-    alone = tuple(gpu.bus_id for gpu in driven if gpu.exclusive)
-    visible = tuple(gpu.bus_id for gpu in found)
-    place = ProcessPlace(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
+        problem = str(error) if isinstance(error, CollbenchError) else f"{platform.name} does not start ({type(error).__name__}: {error})"
+        return None, [], {"wrong": f"{world.me}: {problem}" if world.size > 1 else problem}
+    visible = tuple(gpu.bus_id for gpu in gpus)
+    driven = tuple(gpus[index].bus_id for index in indices)
+    alone = tuple(gpus[index].bus_id for index in indices if gpus[index].exclusive)
+    place = ProcessPlace(world.me.host, visible, driven, alone, shares, host_id)
     return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
 
 
 def _versions_differ(all_ranks: Sequence[Mapping[str, Any]], library: str) -> str | None:
     """Reject different versions of a library, which are incompatible: some versions only hang."""
     first = all_ranks[0]
-    other = next((place for place in all_ranks if place["version"] != first["version"]), None)
-    if other is None:
-        return None
-    return (
-        f"{first['who']} loads {library} {first['version']} ({first['path']}) and {other['who']} {other['version']} ({other['path']}): "
-        "install the same one on all hosts, or set COLLBENCH_NCCL"
-    )
+    for reply in all_ranks:
+        if reply["version"] != first["version"]:
+            return (
+                f"{first['who']} loads {library} {first['version']} ({first['path']}) and {reply['who']} {reply['version']} "
+                f"({reply['path']}): install the same one on all hosts, or set COLLBENCH_NCCL"
+            )
+    return None
 
 
 def _claim(index: int, platform: GpuPlatform) -> RankGpu:
@@ -130,7 +131,7 @@ class NcclBackend(BackendBase):
     dialect   what the library calls itself and its functions; platform: returns the runtime of its GPUs; load: finds the library
     """
 
-    name, api = "nccl", "nccl"
+    name = api = "nccl"
     dialect: ClassVar[LibraryDialect] = NCCL
     platform: ClassVar[Callable[[], GpuPlatform]] = staticmethod(cuda)
     load: ClassVar[Load] = staticmethod(load_nccl)
@@ -154,27 +155,35 @@ class NcclBackend(BackendBase):
 
         Raises UsageError, for GPUs that do not fit together on all ranks.
         """
-        k, self._platform = settings.gpus_per_process, type(self).platform()
-        library, indices, own = _look(world, k, type(self).load, self._platform)
-        replies = world.allgather(own, f"opening {self.name}: which GPUs")
-        wrong = next((reply["wrong"] for reply in replies if reply.get("wrong")), None) or _versions_differ(replies, self.dialect.name)
-        if wrong or library is None:
-            raise UsageError(wrong or f"no {self.dialect.name} library is found")
+        k = settings.gpus_per_process
+        self._platform = type(self).platform()
+        library, indices, own_reply = _look(world, k, type(self).load, self._platform)
+        replies = world.allgather(own_reply, f"opening {self.name}: which GPUs")
+        problem = next((reply["wrong"] for reply in replies if reply.get("wrong")), None) or _versions_differ(replies, self.dialect.name)
+        if problem or library is None:
+            raise UsageError(problem or f"no {self.dialect.name} library is found")
         places = [ProcessPlace.from_json(reply["place"]) for reply in replies]
-        if misfit := trouble(places, k):
+        misfit = trouble(places, k)
+        if misfit:
             raise UsageError(misfit)
         try:
             self._driven = tuple(_claim(index, self._platform) for index in indices)
         except (CollbenchError, MemoryError) as error:
             raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
-        self._world, self._timeout_s, self._library, self._first = world, settings.timeout_s, library, world.rank * k
+        self._world = world
+        self._timeout_s = settings.timeout_s
+        self._library = library
+        self._own_ranks = range(world.rank * k, world.rank * k + len(self._driven))
         self._drivers = Counter(gpu for place in places if place.host == world.me.host for gpu in place.driven)  # ranks per GPU
-        self.ranks, self.gpus = world.size * k, tuple(gpu for place in places for gpu in place.driven)
-        self.flags = (*type(self).flags, *(["shared_gpu"] if shared(places) else []))
+        self.ranks = world.size * k
+        self.gpus = tuple(gpu for place in places for gpu in place.driven)
+        if shared(places):
+            self.flags = (*type(self).flags, "shared_gpu")
         self.nccl = (library.handle, code_of(library.version))
         self._communicators = Communicators(library)
         self._side_streams: dict[int, Stream] = {}  # by communicator
-        self._memories, self._graphs = weakref.WeakSet[NcclMemory](), weakref.WeakSet[Graphs]()
+        self._memories = weakref.WeakSet[NcclMemory]()
+        self._graphs = weakref.WeakSet[Graphs]()
         self._driver = self._platform.addresses()
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
@@ -182,54 +191,54 @@ class NcclBackend(BackendBase):
 
         The process of the first rank creates the unique id.
         """
-        own = [place for place, rank in enumerate(ranks) if rank in self._own_ranks]
-        what = f"making a communicator of {len(ranks)} ranks"
-        with self._world.watchdog.phase(what):
-            identity = self._identity(ranks[0], what)
-            comms, wrong, code = tuple[int, ...](), "", 0
+        driven = [place for place, rank in enumerate(ranks) if rank in self._own_ranks]
+        phase = f"making a communicator of {len(ranks)} ranks"
+        with self._world.watchdog.phase(phase):
+            identity = self._identity(ranks[0], phase)
+            comms: tuple[int, ...] = ()
+            problem = ""
+            code = 0
             try:
                 with tuned(tuning):
-                    gpus = [self._rank(ranks[place]).gpu for place in own]
-                    comms = self._communicators.make(gpus, own, len(ranks), identity) if own else ()
+                    gpus = [self._rank(ranks[place]).gpu for place in driven]
+                    comms = self._communicators.make(gpus, driven, len(ranks), identity) if driven else ()
             except RunFailed as error:
-                wrong, code = f"{self._world.me}: {error}", getattr(error, "code", 0)
-            self._agree(comms, wrong, code, what)
-        return Group(tuple(ranks), tuple(own), comms) if own else None
+                problem = f"{self._world.me}: {error}"
+                code = getattr(error, "code", 0)
+            self._agree(comms, problem, code, phase)
+        return Group(tuple(ranks), tuple(driven), comms) if driven else None
 
-    def _agree(self, comms: Sequence[int], wrong: str, code: int, what: str) -> None:
+    def _agree(self, comms: Sequence[int], problem: str, code: int, phase: str) -> None:
         """Raise RunFailed on all ranks if any rank failed, with the error of a rank that knows the cause."""
         try:
-            all_ranks = self._world.allgather([wrong, code], what)
+            replies = self._world.allgather([problem, code], phase)
         except CollbenchError:
-            if wrong:
-                raise RunFailed(wrong) from None
+            if problem:
+                raise RunFailed(problem) from None
             raise
-        failed = sorted((place for place in all_ranks if place[0]), key=lambda said: said[1] == REMOTE_ERROR)
-        if failed:
+        failures = [reply for reply in replies if reply[0]]
+        if failures:
             self._communicators.abort(comms)
-            raise RunFailed(str(failed[0][0]))
-
-    @property
-    def _own_ranks(self) -> range:
-        return range(self._first, self._first + len(self._driven))
+            cause, _ = min(failures, key=lambda failure: failure[1] == REMOTE_ERROR)
+            raise RunFailed(str(cause))
 
     def _rank(self, rank: int) -> RankGpu:
-        return self._driven[rank - self._first]
+        return self._driven[self._own_ranks.index(rank)]
 
     def _ranks_of(self, group: Group) -> list[RankGpu]:
         return [self._rank(group.ranks[place]) for place in group.driven]
 
-    def _identity(self, first: int, what: str) -> str:
-        """Return the unique id. Raises the same error on all ranks."""
-        place: list[str | None] = [None, None]
+    def _identity(self, first: int, phase: str) -> str:
+        """Return the unique id, which the process of rank `first` creates. Raises the same error on all ranks."""
+        reply: list[str | None] = [None, None]
         if first in self._own_ranks:
             try:
-                place = [self._library.unique_id(), None]
+                reply = [self._library.unique_id(), None]
             except CollbenchError as error:
-                place = [None, str(error)]
-        identity, wrong = self._world.allgather(place, what)[first // len(self._driven)]
-        if wrong or not identity:
-            raise RunFailed(wrong or "NCCL gave no identity for a communicator")
+                reply = [None, str(error)]
+        identity, problem = self._world.allgather(reply, phase)[first // len(self._driven)]
+        if problem or not identity:
+            raise RunFailed(problem or "NCCL gave no identity for a communicator")
         return identity
 
     def release(self, group: Group) -> None:
@@ -264,68 +273,71 @@ class NcclBackend(BackendBase):
 
     def versions(self) -> Mapping[str, str]:
         """Return the version and path of the loaded library, the versions of its runtime, and the GPUs of this process."""
-        names, own = dict.fromkeys(rank.gpu.name for rank in self._driven), self._library
-        found = {self.name: dotted(own.version), f"{self.name}_path": own.path}
-        return {**found, **self._platform.versions(), "gpus": ", ".join(names)}
+        library = {self.name: dotted(self._library.version), f"{self.name}_path": self._library.path}
+        gpu_names = dict.fromkeys(rank.gpu.name for rank in self._driven)
+        return {**library, **self._platform.versions(), "gpus": ", ".join(gpu_names)}
 
     def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> DeviceBuffers:
         """Return buffers in GPU memory, from NCCL's allocator for registered cases. Raises MemoryError, RunFailed."""
-        known = case.registration in REGISTRATIONS
-        needed, ranks = bytes_needed(operation, case, group.n), self._ranks_of(group)
-        gpus, streams = [rank.gpu for rank in ranks], [rank.stream for rank in ranks]
-        take: Callable[[OpenGpu, int], DeviceAllocation] = self._of_nccl if known else type(gpus[0]).allocate
+        is_registered = case.registration in REGISTRATIONS
+        needed = bytes_needed(operation, case, group.n)
+        ranks = self._ranks_of(group)
+        gpus = [rank.gpu for rank in ranks]
+        streams = [rank.stream for rank in ranks]
+        allocator: Callable[[OpenGpu, int], DeviceAllocation] = self._nccl_memory if is_registered else type(gpus[0]).allocate
 
         def make() -> DeviceBuffers:
             for gpu in gpus:
                 # checked first, because CUDA's errors vary
                 free = gpu.free_bytes() // self._drivers[gpu.bus_id]
                 if needed > free:
-                    about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
-                    raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
-            return DeviceBuffers(operation, case, group, slots, gpus, streams, take)
+                    where = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
+                    raise MemoryError(f"{where} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
+            return DeviceBuffers(operation, case, group, slots, gpus, streams, allocator)
 
-        made = self._in_step(case, make) if case.registration in WINDOW_FLAGS else make()
-        if known:
+        buffers = self._in_step(case, make) if case.registration in WINDOW_FLAGS else make()
+        if is_registered:
+            memories = [memory for memory in buffers.memory if isinstance(memory, NcclMemory)]
             with self._world.watchdog.phase(f"{case.title()}: registering its buffers"):
-                register(
-                    self._library, [held for held in made.memory if isinstance(held, NcclMemory)], group.handle, str(case.registration)
-                )
-        return made
+                register(self._library, memories, group.handle, str(case.registration))
+        return buffers
 
-    def _of_nccl(self, gpu: OpenGpu, n_bytes: int) -> NcclMemory:
+    def _nccl_memory(self, gpu: OpenGpu, n_bytes: int) -> NcclMemory:
         memory = NcclMemory(self._library, self._communicators, gpu, n_bytes)
         self._memories.add(memory)
         return memory
 
     def _in_step(self, case: Case, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
         """Create buffers on all ranks together: windows need all ranks, so a rank without memory must not block others."""
-        made: DeviceBuffers | str
+        buffers: DeviceBuffers | None = None
+        own_problem: str | None = None
         try:
-            made = make()
+            buffers = make()
         except (MemoryError, CollbenchError) as error:
-            made = str(error)
-        reason = self._world.first_error(made if isinstance(made, str) else None, f"{case.title()}: allocating")
-        if reason or isinstance(made, str):
-            raise MemoryError(reason or made)
-        return made
+            own_problem = str(error)
+        problem = self._world.first_error(own_problem, f"{case.title()}: allocating")
+        if problem or buffers is None:
+            raise MemoryError(problem or own_problem)
+        return buffers
 
     def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return one program for all ranks of the group that this process drives; in graph mode the launch of its graph."""
-        ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
+        ranks = self._ranks_of(group)
         steps = operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
         if operation.creates:
-            what = "exchanging the unique id of a communicator"
-            hosts, each = list(self._world.hosts), len(self._driven)
-            host_of = [hosts.index(member.host) for member in self._world.members for _ in range(each)]
-            calls = HostCalls(lambda: self._identity(group.ranks[0], what), lambda: self.fence(self._timeout_s), host_of)
-            return Program(
-                (tuple(steps(GroupCreation(self._library, self._communicators, group, self._ranks_of(group), calls))),), keep=buffers
-            )
+            phase = "exchanging the unique id of a communicator"
+            hosts = list(self._world.hosts)
+            host_of = [hosts.index(member.host) for member in self._world.members for _ in self._driven]
+            calls = HostCalls(lambda: self._identity(group.ranks[0], phase), lambda: self.fence(self._timeout_s), host_of)
+            creation = GroupCreation(self._library, self._communicators, group, ranks, calls)
+            return Program((tuple(steps(creation)),), keep=buffers)
+        bindings: list[NcclBinding] = []
+        slots: list[tuple[Call, ...]] = []
         for slot in range(buffers.slots):
-            bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
-            slots.append(together([list(steps(binding)) for binding in bound], self._library))
-            bindings += bound
+            of_ranks = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
+            slots.append(together([list(steps(binding)) for binding in of_ranks], self._library))
+            bindings += of_ranks
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.explain_abort)
         return self._captured(program, group, {0, *slots_checked(case)}) if case.mode == "graph" else program
 
@@ -334,7 +346,8 @@ class NcclBackend(BackendBase):
 
         So operations of different communicators overlap, and those of one follow one another, as in training.
         """
-        ranks, steps = self._ranks_of(group), operation.steps_of(self.api, self.passes_messages)
+        ranks = self._ranks_of(group)
+        steps = operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
         if operation.creates:
             return StartUnsupported(self.name, operation.name)
@@ -343,28 +356,29 @@ class NcclBackend(BackendBase):
         if len(ranks) > 1:
             return StartUnsupported(f"{self.name} with several GPUs per process", operation.name)
         (rank,) = ranks
-        if group.handle[0] not in self._side_streams:
-            self._side_streams[group.handle[0]] = rank.gpu.stream()
-        side = self._side_streams[group.handle[0]]
-        start, wait, kept = list[tuple[Call, ...]](), list[tuple[Call, ...]](), list[object]()
+        (comm,) = group.handle
+        if comm not in self._side_streams:
+            self._side_streams[comm] = rank.gpu.stream()
+        side = self._side_streams[comm]
+        starts: list[tuple[Call, ...]] = []
+        waits: list[tuple[Call, ...]] = []
+        keep: list[object] = [buffers]
         for slot in range(buffers.slots):
             binding = NcclBinding(self._library, buffers, group, replace(rank, stream=side), (0, slot))
-            ready, done = rank.gpu.event(), rank.gpu.event()
-            start.append((*self._after(rank.stream, ready, side), *steps(binding), self._record(done, side)))
-            wait.append((self._wait(done, rank.stream),))
-            kept += [binding, ready, done]
-        keep, explain = (buffers, kept), self._library.explain_abort
-        return NonBlocking(Program(tuple(start), keep, explain), Program(tuple(wait), keep, explain))
+            ready = rank.gpu.event()
+            done = rank.gpu.event()
+            # the communicator's stream begins after the present work of the rank's own stream
+            starts.append((self._record(ready, rank.stream), self._wait(ready, side), *steps(binding), self._record(done, side)))
+            waits.append((self._wait(done, rank.stream),))
+            keep += [binding, ready, done]
+        explain = self._library.explain_abort
+        return NonBlocking(Program(tuple(starts), keep, explain), Program(tuple(waits), keep, explain))
 
     def _record(self, event: Event, stream: Stream) -> NativeCall:
         return NativeCall(self._platform.record, self._driver[self._platform.record], (event.address, stream.address))
 
     def _wait(self, event: Event, stream: Stream) -> NativeCall:
         return NativeCall(self._platform.wait, self._driver[self._platform.wait], (stream.address, event.address, 0))
-
-    def _after(self, first: Stream, event: Event, then: Stream) -> tuple[Call, ...]:
-        """Return the calls after which a stream runs only what follows the present work of another one."""
-        return self._record(event, first), self._wait(event, then)
 
     def compute(self, seconds: float) -> Call:
         """Return a call that keeps the rank's own stream busy for so long, with a kernel."""
@@ -382,9 +396,11 @@ class NcclBackend(BackendBase):
         Graphs are not made for all of up to 1,024 slots: each takes time and GPU memory. The other slots keep
         their plain calls.
         """
-        graphs, ranks, slots = Graphs(group.handle, program.explain), self._ranks_of(group), program.slots
-        launch = self._platform.launch, self._driver[self._platform.launch]
+        graphs = Graphs(group.handle, program.explain)
         self._graphs.add(graphs)
+        ranks = self._ranks_of(group)
+        slots = program.slots
+        launch = (self._platform.launch, self._driver[self._platform.launch])
         timed = [
             graphs.capture(ranks, [call for slot in rotation(len(slots), graph) for call in slots[slot]], launch)
             for graph in range(-(-len(slots) // GRAPH_ITERATIONS))
@@ -396,7 +412,8 @@ class NcclBackend(BackendBase):
     def sync(self, group: Group) -> Program | None:
         """Return an all-reduce of one element on the same streams, so that no sample begins before every rank has arrived."""
         words = (1, DATATYPES["int32"].number, REDOPS["sum"].number)
-        function, calls = self._library.address("ncclAllReduce"), list[list[Call]]()
+        function = self._library.address("ncclAllReduce")
+        calls: list[list[Call]] = []
         for comm, rank in zip(group.handle, self._ranks_of(group), strict=True):
             scratch = rank.scratch.address
             calls.append([NativeCall("ncclAllReduce", function, (scratch, scratch, *words, comm, rank.stream.address))])
@@ -416,16 +433,20 @@ class NcclBackend(BackendBase):
     def _stuck(self, sentence: str) -> str:
         """Query which ranks lag while NCCL still answers, then abort the communicators. Return the message."""
         gpus = ", ".join(f"rank {rank} on GPU {driven.gpu.bus_id}" for rank, driven in zip(self._own_ranks, self._driven, strict=True))
-        place = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
+        parts = [f"{sentence}, as seen by {gpus} of {self._world.me.host}"]
         with suppress(Exception):  # the error must be reported even if this fails
-            place += self._world.watchdog.suspects() if self._world.watchdog.suspects else []
-            place += [answer] if (answer := self.ask_ras()) else []
+            if self._world.watchdog.suspects:
+                parts += self._world.watchdog.suspects()
+            late_ranks = self.ask_ras()
+            if late_ranks:
+                parts.append(late_ranks)
         self.abort(sentence)
-        return "; ".join(place)
+        return "; ".join(parts)
 
     def fence(self, deadline_s: float) -> None:
         """Wait until the streams are empty. Raises RunFailed at the deadline, or for an error of the GPU."""
-        query, end = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._driver[self._platform.query]), time.monotonic() + deadline_s
+        query = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._driver[self._platform.query])
+        end = time.monotonic() + deadline_s
         for rank in self._driven:
             while code := query(rank.stream.address):
                 if code != _NOT_READY:

@@ -70,18 +70,19 @@ class Communicators:
 
         counted: whether `most_bytes` must know its memory. Without NCCL's own count, that takes two queries of each GPU.
         """
-        made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
-        before = [] if self._counts or not counted else [gpu.free_bytes() for gpu in gpus]
+        handles = [ctypes.c_void_p() for _ in ranks]
+        identity = UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
+        free_before = [] if self._counts or not counted else [gpu.free_bytes() for gpu in gpus]
         try:
             with grouped(self._library):
-                for gpu, rank, comm in zip(gpus, ranks, made, strict=True):
+                for gpu, rank, handle in zip(gpus, ranks, handles, strict=True):
                     with gpu.use():
-                        self._library.call("ncclCommInitRank", ctypes.addressof(comm), n, identity, rank)
+                        self._library.call("ncclCommInitRank", ctypes.addressof(handle), n, identity, rank)
         except NcclFailed as error:
             raise NcclFailed(f"{error}: {_remedy(error)}", error.code, error.last_error) from error
-        comms = self._kept(made)
-        for place, free in enumerate(before):
-            self._taken_bytes[comms[place]] = max(0, free - gpus[place].free_bytes())
+        comms = self._added(handles)
+        for comm, gpu, free_bytes in zip(comms, gpus, free_before, strict=False):
+            self._taken_bytes[comm] = max(0, free_bytes - gpu.free_bytes())
         return comms
 
     @property
@@ -97,37 +98,36 @@ class Communicators:
         if not self._counts:
             most = max((self._taken_bytes.get(comm, 0) for comm in comms), default=0)
             return (most, "free memory at its creation") if most else None
-        found = []
-        for comm in comms:
-            count = ctypes.c_uint64()
+        counts = [ctypes.c_uint64() for _ in comms]
+        for comm, count in zip(comms, counts, strict=True):
             self._library.call("ncclCommMemStats", ctypes.c_void_p(comm), GPU_MEMORY, ctypes.byref(count))
-            found.append(count.value)
-        return (max(found), "ncclCommMemStats") if found else None
+        return (max(count.value for count in counts), "ncclCommMemStats") if counts else None
 
     def split(self, comms: Sequence[int], words: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Split communicators, each by its (color, key). All their ranks must call it. Raises NcclFailed."""
-        made = [ctypes.c_void_p() for _ in comms]
+        children = [ctypes.c_void_p() for _ in comms]
         with grouped(self._library):
-            for comm, (color, key), child in zip(comms, words, made, strict=True):
+            for comm, (color, key), child in zip(comms, words, children, strict=True):
                 self._library.call("ncclCommSplit", ctypes.c_void_p(comm), color, key, ctypes.byref(child), None)
-        return self._kept(made)
+        return self._added(children)
 
     def shrink(self, comms: Sequence[int], excluded: Sequence[int]) -> tuple[int, ...]:
         """Make communicators without some ranks. All other ranks must call it. Raises NcclFailed."""
-        made, listed = [ctypes.c_void_p() for _ in comms], (ctypes.c_int * len(excluded))(*excluded)
+        children = [ctypes.c_void_p() for _ in comms]
+        excluded_ranks = (ctypes.c_int * len(excluded))(*excluded)
         with grouped(self._library):
-            for comm, child in zip(comms, made, strict=True):
-                words = (listed, len(excluded), ctypes.byref(child), None, 0)  # the default config, and no abort of pending work
+            for comm, child in zip(comms, children, strict=True):
+                words = (excluded_ranks, len(excluded), ctypes.byref(child), None, 0)  # the default config, and no abort of pending work
                 self._library.call("ncclCommShrink", ctypes.c_void_p(comm), *words)
-        return self._kept(made)
+        return self._added(children)
 
     def finalize(self, comms: Sequence[int]) -> None:
         """Wait until all calls of these communicators have completed on all ranks. Raises NcclFailed."""
         for comm in comms:
             self._library.call("ncclCommFinalize", ctypes.c_void_p(comm))
 
-    def _kept(self, made: Sequence[ctypes.c_void_p]) -> tuple[int, ...]:
-        comms = tuple(comm.value or 0 for comm in made)
+    def _added(self, handles: Sequence[ctypes.c_void_p]) -> tuple[int, ...]:
+        comms = tuple(handle.value or 0 for handle in handles)
         self.alive += comms
         return comms
 
@@ -138,20 +138,20 @@ class Communicators:
         communicator hangs (https://github.com/pytorch/pytorch/issues/119797).
         """
         with suppress(NcclFailed), grouped(self._library):
-            for comm in self._taken(comms):
+            for comm in self._removed(comms):
                 self._library.handle.ncclCommAbort(ctypes.c_void_p(comm))
 
     def destroy(self, comms: Sequence[int]) -> None:
         """Destroy those of these communicators that still exist."""
-        for comm in self._taken(comms):
+        for comm in self._removed(comms):
             self._library.handle.ncclCommDestroy(ctypes.c_void_p(comm))
 
-    def _taken(self, comms: Sequence[int]) -> list[int]:
-        taken = [comm for comm in comms if comm in self.alive]
-        for comm in taken:
+    def _removed(self, comms: Sequence[int]) -> list[int]:
+        removed = [comm for comm in comms if comm in self.alive]
+        for comm in removed:
             self._taken_bytes.pop(comm, None)
-        self.alive = [comm for comm in self.alive if comm not in taken]
-        return taken
+        self.alive = [comm for comm in self.alive if comm not in removed]
+        return removed
 
 
 def _remedy(error: NcclFailed) -> str:
@@ -179,13 +179,14 @@ class NcclMemory:
     """
 
     def __init__(self, library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, n_bytes: int) -> None:
-        place = ctypes.c_void_p()
+        pointer = ctypes.c_void_p()
         try:
             with gpu.use():
-                library.call("ncclMemAlloc", ctypes.byref(place), ctypes.c_size_t(n_bytes))
+                library.call("ncclMemAlloc", ctypes.byref(pointer), ctypes.c_size_t(n_bytes))
         except NcclFailed as error:
             raise MemoryError(f"NCCL cannot allocate {format_size(n_bytes)} on GPU {gpu.index} ({gpu.name}): {error}") from error
-        self.address, self.n_bytes = place.value or 0, n_bytes
+        self.address = pointer.value or 0
+        self.n_bytes = n_bytes
         self.known: dict[int, tuple[int, str]] = {}
         end = weakref.finalize(self, _free, library, communicators, gpu, self.address, self.known)
         end.atexit = False  # at the end of the process the system frees it, and CUDA may be unloaded before
@@ -196,7 +197,8 @@ def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequen
 
     Raises NcclFailed if NCCL returns an error or the call has no effect.
     """
-    function, handles = REGISTRATIONS[kind][0], [ctypes.c_void_p() for _ in memories]
+    function, _ = REGISTRATIONS[kind]
+    handles = [ctypes.c_void_p() for _ in memories]
     flags = (ctypes.c_int(WINDOW_FLAGS[kind]),) if kind in WINDOW_FLAGS else ()
     with grouped(library):
         for memory, comm, handle in zip(memories, comms, handles, strict=True):
@@ -208,15 +210,15 @@ def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequen
         memory.known[comm] = (handle.value, _FORGET[kind])
 
 
-def forget(library: NcclLibrary, known: dict[int, tuple[int, str]], comms: Sequence[int]) -> None:
-    """Deregister a memory from those of these communicators that know it."""
-    for comm in [comm for comm in known if comm in comms]:
-        handle, function = known.pop(comm)
+def forget(library: NcclLibrary, registered: dict[int, tuple[int, str]], comms: Sequence[int]) -> None:
+    """Deregister a memory from those of these communicators that know it: `registered` is its attribute `known`."""
+    for comm in [comm for comm in registered if comm in comms]:
+        handle, function = registered.pop(comm)
         getattr(library.handle, function)(ctypes.c_void_p(comm), ctypes.c_void_p(handle))
 
 
-def _free(library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, address: int, known: dict[int, tuple[int, str]]) -> None:
-    forget(library, known, communicators.alive)
+def _free(library: NcclLibrary, communicators: Communicators, gpu: OpenGpu, address: int, registered: dict[int, tuple[int, str]]) -> None:
+    forget(library, registered, communicators.alive)
     with suppress(RunFailed), gpu.use():  # on a failed GPU nothing can be freed
         library.handle.ncclMemFree(ctypes.c_void_p(address))
 
@@ -232,17 +234,21 @@ class NcclBinding(NativeBinding, MessageSteps):
     """
 
     def __init__(self, library: NcclLibrary, buffers: AnyBuffers, group: Group, driven: RankGpu, turn: tuple[int, int]) -> None:
-        (index, slot), case = turn, buffers.case
-        place, width, version = buffers.places[index], case.dtype.size, library.version
+        index, slot = turn
+        case = buffers.case
+        place = buffers.places[index]
         super().__init__(library.handle, case, place.rank, group.n, place.count)
-        self._group = group
-        self.send, self.recv = Address(buffers.send_at(index, slot), width), Address(buffers.recv_at(index, slot), width)
-        self.scratch = Address(driven.scratch.address, 1)
-        self.comm, self.stream, self.status = group.handle[index], driven.stream.address, 0
-        words = library.dialect.datatypes
-        self.type = datatype(case.dtype.name, width, version, buffers.operation.reduces, words) or 0
-        self.byte = datatype("uint8", 1, version, reduces=False) or 0
         self._nccl = library
+        self._group = group
+        width = case.dtype.size
+        self.send = Address(buffers.send_at(index, slot), width)
+        self.recv = Address(buffers.recv_at(index, slot), width)
+        self.scratch = Address(driven.scratch.address, 1)
+        self.comm = group.handle[index]
+        self.stream = driven.stream.address
+        self.status = 0
+        self.type = datatype(case.dtype.name, width, library.version, buffers.operation.reduces, library.dialect.datatypes) or 0
+        self.byte = datatype("uint8", 1, library.version, reduces=False) or 0
         self.redop = REDOPS[case.redop].number if case.redop else 0
 
     def has(self, name: str) -> bool:
@@ -293,7 +299,8 @@ def together(steps: Sequence[Sequence[Call]], library: NcclLibrary) -> tuple[Cal
 
 def _phases(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """Yield single calls, and groups from their start to their end."""
-    phase, depth = list[Call](), 0
+    phase: list[Call] = []
+    depth = 0
     for call in calls:
         phase.append(call)
         depth += {_START: 1, _END: -1}.get(call.name, 0)
@@ -308,8 +315,9 @@ class Graphs:
     """Captured CUDA graphs of calls on these communicators, kept until `free`. `explain` returns the text of NCCL's error codes."""
 
     def __init__(self, comms: Sequence[int], explain: Callable[[int], str]) -> None:
-        self._comms, self._explain = frozenset(comms), explain
-        self._held: list[Graph] = []
+        self._comms = frozenset(comms)
+        self._explain = explain
+        self._graphs: list[Graph] = []
 
     def capture(self, ranks: Sequence[RankGpu], calls: Sequence[Call], launch: tuple[str, int]) -> tuple[NativeCall, ...]:
         """Return the launch of a graph of these calls per driven rank. `launch`: (name, address) of the function that launches one.
@@ -324,14 +332,14 @@ class Graphs:
                 code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(call.args))(call.pointer)(*call.args)
                 if code:
                     raise NcclFailed(f"{call.name} cannot be captured into a graph: {self._explain(code)}", code)
-        self._held += graphs
+        self._graphs += graphs
         pairs = zip(graphs, ranks, strict=True)
         return tuple(NativeCall(*launch, (graph.address, rank.stream.address)) for graph, rank in pairs)
 
     def free(self, comms: Sequence[int]) -> None:
         """Destroy the graphs if they use one of these communicators."""
         if self._comms & set(comms):
-            self._held.clear()
+            self._graphs.clear()
 
 
 def rotation(slots: int, graph: int) -> list[int]:

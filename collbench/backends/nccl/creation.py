@@ -39,7 +39,11 @@ class GroupCreation:
 
     def __init__(self, library: NcclLibrary, communicators: Communicators, group: Group, ranks: Sequence[RankGpu], host: HostCalls) -> None:
         self.n = group.n
-        self._library, self._communicators, self._group, self._ranks, self._host = library, communicators, group, ranks, host
+        self._library = library
+        self._communicators = communicators
+        self._group = group
+        self._ranks = ranks
+        self._host = host
         self._made: list[tuple[RankGpu, int]] = []
 
     def node_of(self, rank: int, _n: int) -> int:
@@ -81,7 +85,8 @@ class GroupCreation:
             words = (ctypes.c_size_t(1), DATATYPES["int32"].number, REDOPS["sum"].number)
             with grouped(self._library):
                 for rank, comm in self._made:
-                    scratch, stream = ctypes.c_void_p(rank.scratch.address), ctypes.c_void_p(rank.stream.address)
+                    scratch = ctypes.c_void_p(rank.scratch.address)
+                    stream = ctypes.c_void_p(rank.stream.address)
                     self._library.call("ncclAllReduce", scratch, scratch, *words, ctypes.c_void_p(comm), stream)
             self._host.wait()
 
@@ -93,8 +98,9 @@ class GroupCreation:
             yield PythonCall("ncclCommFinalize", lambda: self._communicators.finalize([comm for _, comm in self._made]))
 
         def destroy() -> None:
-            made, self._made = self._made, []
-            self._communicators.destroy([comm for _, comm in made])
+            comms = [comm for _, comm in self._made]
+            self._made = []
+            self._communicators.destroy(comms)
 
         yield PythonCall("ncclCommDestroy", destroy)
 

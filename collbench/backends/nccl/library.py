@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from collbench.backends.backend import Feature
-from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
-from collbench.device.unavailable import Obstacle
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, LibraryUnusable, UnknownVersion, WrongBuild
 from collbench.errors import RunFailed
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
@@ -191,21 +190,18 @@ class NcclFailed(RunFailed):
 
     def __init__(self, sentence: str, code: int = 0, last_error: str = "") -> None:
         super().__init__(sentence)
-        self.code, self.last_error = code, last_error
+        self.code = code
+        self.last_error = last_error
 
 
-class NcclNotFound(RunFailed):
+class NcclNotFound(LibraryUnusable):
     """No usable NCCL library was found."""
-
-    def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.render())
-        self.obstacle = obstacle
 
 
 def fp8_on_cuda(library: str, dtype: str, arch: str) -> Reason | None:
     """Return why NCCL cannot reduce an 8-bit float on this GPU ("sm_90"), or None. For an unknown GPU, NCCL decides."""
-    known = re.fullmatch(r"sm_(\d+)", arch)  # its number is the compute capability times 10
-    return ArchitectureUnsupported(library, dtype, arch, "9.0") if known and int(known[1]) < FP8_REDUCES_FROM else None
+    match = re.fullmatch(r"sm_(\d+)", arch)  # its number is the compute capability times 10
+    return ArchitectureUnsupported(library, dtype, arch, "9.0") if match and int(match[1]) < FP8_REDUCES_FROM else None
 
 
 class LibraryDialect(msgspec.Struct, frozen=True):
@@ -278,9 +274,9 @@ class NcclLibrary(msgspec.Struct, frozen=True):
 
     def unique_id(self) -> str:
         """Return the unique id of a new communicator, in hexadecimal for the control plane. Raises NcclFailed."""
-        made = UniqueId()
-        self.call("ncclGetUniqueId", ctypes.byref(made))
-        return bytes(made.internal).hex()
+        identity = UniqueId()
+        self.call("ncclGetUniqueId", ctypes.byref(identity))
+        return bytes(identity.internal).hex()
 
 
 def load_nccl(env: Mapping[str, str]) -> NcclLibrary:
@@ -297,8 +293,9 @@ def load(env: Mapping[str, str], dialect: LibraryDialect) -> NcclLibrary:
     path = _loaded_from(handle)
     is_rccl = any(hasattr(handle, name) for name in ONLY_RCCL)
     if is_rccl != (dialect.name == "RCCL"):
-        found, backend = ("RCCL", "rccl") if is_rccl else ("NCCL", "nccl")
-        raise NcclNotFound(WrongBuild(CHOSEN, path, f"is {found}, not {dialect.name}", f"use --backend {backend}, or set another library"))
+        actual = "RCCL" if is_rccl else "NCCL"
+        remedy = f"use --backend {actual.lower()}, or set another library"
+        raise NcclNotFound(WrongBuild(CHOSEN, path, f"is {actual}, not {dialect.name}", remedy))
     code = ctypes.c_int()
     if handle.ncclGetVersion(ctypes.byref(code)):
         raise NcclNotFound(DoesNotLoad(path, "ncclGetVersion failed", f"reinstall it, or set {CHOSEN} to the path of another library"))
@@ -317,13 +314,13 @@ def _chosen(path: str) -> ctypes.CDLL:
 
 def _found(dialect: LibraryDialect) -> ctypes.CDLL:
     """Return the first library that loads, preferably one that this process has loaded: two would not share their state of the GPUs."""
-    wrong = []
+    problem = ""
     for name, mode in _places(dialect):
         try:
             return _nccl_of(ctypes.CDLL(name, mode=mode))
         except OSError as error:
-            wrong.append(str(error))
-    raise NcclNotFound(LibraryNotFound(dialect.name, wrong[-1], dialect.install))
+            problem = str(error)
+    raise NcclNotFound(LibraryNotFound(dialect.name, problem, dialect.install))
 
 
 def _places(dialect: LibraryDialect = NCCL) -> Iterator[tuple[str, int]]:
@@ -373,8 +370,11 @@ def limits(operation: Operation, case: Case, library: NcclLibrary, archs: Iterab
 
 
 def _creations(operation: Operation, case: Case, library: NcclLibrary) -> Iterator[Reason]:
-    given = {"--algorithms": case.algorithm, "--protocols": case.protocol, "--registration": case.registration not in (None, "none")}
-    options = tuple(option for option, value in given.items() if value) + ("--mode graph",) * (case.mode == "graph")
+    values = {
+        "--algorithms": case.algorithm, "--protocols": case.protocol, "--registration": case.registration not in (None, "none"),
+        "--mode graph": case.mode == "graph",
+    }  # fmt: skip
+    options = tuple(option for option, value in values.items() if value)
     if options:
         yield OptionUnsupported(options, operation.name, "operations that move data")
     function, since = CREATIONS.get(operation.name, ("", OLDEST))
@@ -383,7 +383,8 @@ def _creations(operation: Operation, case: Case, library: NcclLibrary) -> Iterat
 
 
 def _reductions(case: Case, library: NcclLibrary, archs: Iterable[str]) -> Iterator[Reason]:
-    redop, name = case.redop or "sum", case.dtype.name
+    redop = case.redop or "sum"
+    name = case.dtype.name
     if redop not in REDOPS:
         yield RedopUnsupported(library.dialect.name, redop)
     elif REDOPS[redop].since > library.version:
@@ -400,11 +401,10 @@ def _reductions(case: Case, library: NcclLibrary, archs: Iterable[str]) -> Itera
 def _registrations(operation: Operation, case: Case, library: NcclLibrary) -> Iterator[Reason]:
     kind = case.registration or "none"
     if kind in DEVICE_APIS:
-        old = DEVICE_APIS[kind] > library.version
-        feature, loaded = f"--registration {kind}", dotted(library.version)
-        yield (
-            _needs(feature, DEVICE_APIS[kind], library) if old else DeviceApiUnsupported(library.dialect.name, kind, operation.name, loaded)
-        )
+        if DEVICE_APIS[kind] > library.version:
+            yield _needs(f"--registration {kind}", DEVICE_APIS[kind], library)
+        else:
+            yield DeviceApiUnsupported(library.dialect.name, kind, operation.name, dotted(library.version))
     if kind in REGISTRATIONS:
         function, since = REGISTRATIONS[kind]
         if since > library.version or not library.has(function):
@@ -424,5 +424,5 @@ def _tunings(operation: Operation, case: Case, library: NcclLibrary) -> Iterator
         yield _needs(" ".join(word for word in (case.algorithm, case.protocol) if word), since, library)
 
 
-def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:
-    return VersionNeeded(library.dialect.name, what, dotted(since), dotted(library.version))
+def _needs(feature: str, since: Version, library: NcclLibrary) -> Reason:
+    return VersionNeeded(library.dialect.name, feature, dotted(since), dotted(library.version))

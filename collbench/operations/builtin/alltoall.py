@@ -33,14 +33,14 @@ def _expected(x: Place) -> list[Block]:
 
 
 def _mpi_alltoallv(x: Binding) -> Iterator[Call]:
-    there, here = ((x.array(parts), x.array(_starts(parts)), x.type) for parts in _parts(x))
-    yield x.call("MPI_Alltoallv", x.send, *there, x.recv, *here, x.comm)
+    sent, received = ((x.array(parts), x.array(_starts(parts)), x.type) for parts in _parts(x))
+    yield x.call("MPI_Alltoallv", x.send, *sent, x.recv, *received, x.comm)
 
 
 def _messages(x: Binding) -> Iterator[Call]:
-    there, here = _parts(x)
+    sent, received = _parts(x)
     yield from x.together()
-    for post, memory, parts in ((x.post_receive, x.recv, here), (x.post_send, x.send, there)):
+    for post, memory, parts in ((x.post_receive, x.recv, received), (x.post_send, x.send, sent)):
         for rank, (at, count) in enumerate(zip(_starts(parts), parts, strict=True)):
             if count:
                 yield post(rank, memory[at:], count)

@@ -13,18 +13,18 @@ from collbench.operations.program import Call
 
 
 def _doubling(x: Binding) -> Iterator[Call]:
-    held = 1
-    while held < x.n:
-        own = x.rank // held * held
+    parts = 1
+    while parts < x.n:
+        first_part = x.rank // parts * parts
         yield from x.together()
-        yield x.post_receive(x.rank ^ held, x.recv[(own ^ held) * x.count :], held * x.count)
-        yield x.post_send(x.rank ^ held, x.recv[own * x.count :], held * x.count)
+        yield x.post_receive(x.rank ^ parts, x.recv[(first_part ^ parts) * x.count :], parts * x.count)
+        yield x.post_send(x.rank ^ parts, x.recv[first_part * x.count :], parts * x.count)
         yield x.waitall()
-        held *= 2
+        parts *= 2
 
 
 def _power_of_two(n: int, case: Case) -> Reason | None:
-    from collbench.operations.unsupported import NotPowerOfTwo  # here: `--help` loads the operations, but not msgspec
+    from collbench.operations.unsupported import NotPowerOfTwo  # here: `--help` loads the operations, but needs no reason
 
     return None if n > 1 and n & (n - 1) == 0 else NotPowerOfTwo("hypercube", n)
 

@@ -40,7 +40,8 @@ def _first_mpi(x: Any) -> Iterator[Call]:
     handle = (ctypes.c_int if x.handle_bytes == 4 else ctypes.c_int64).from_address(int(x.scratch))
 
     def meet() -> None:
-        if code := barrier(handle.value % 2**64):
+        code = barrier(handle.value % 2**64)
+        if code:
             raise OSError(f"MPI_Barrier returned {code}")
 
     yield x.call("MPI_Comm_dup", x.comm, x.scratch)
@@ -53,33 +54,36 @@ def _session(x: Any) -> Iterator[Call]:
 
     Each call finds the handles that earlier calls wrote.
     """
-    kind = ctypes.c_int if x.handle_bytes == 4 else ctypes.c_int64
-    session, world, group, comm = (kind() for _ in range(4))
+    handle_type = ctypes.c_int if x.handle_bytes == 4 else ctypes.c_int64
+    session, world, group, comm = (handle_type() for _ in range(4))
     ranks = (ctypes.c_int * x.n)(*x.world_ranks)
-    names = ctypes.create_string_buffer(b"mpi://WORLD"), ctypes.create_string_buffer(f"collbench {x.world_ranks[0]}".encode())
-    info, errors = x.constant("INFO_NULL"), x.constant("ERRORS_RETURN")
+    world_name = ctypes.create_string_buffer(b"mpi://WORLD")
+    tag = ctypes.create_string_buffer(f"collbench {x.world_ranks[0]}".encode())
+    info = x.constant("INFO_NULL")
+    errors = x.constant("ERRORS_RETURN")
+    address = ctypes.addressof
+    x.keep.extend((session, world, group, comm, ranks, world_name, tag))
 
     def call(name: str, *words: Any) -> PythonCall:
         pointer = x.pointer(name)
 
         def run() -> None:
-            values = [
-                each.value if isinstance(each, kind) else each if isinstance(each, int) else ctypes.addressof(each[0]) for each in words
-            ]
+            values = [word.value if isinstance(word, handle_type) else word for word in words]
             function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(values))(pointer)
-            if code := function(*(value % 2**64 for value in values)):
+            code = function(*(value % 2**64 for value in values))
+            if code:
                 raise OSError(f"{name} returned {code}")
 
         return PythonCall(name, run)
 
-    yield call("MPI_Session_init", info, errors, (session,))
-    yield call("MPI_Group_from_session_pset", session, (names[0],), (world,))
-    yield call("MPI_Group_incl", world, x.n, (ranks,), (group,))
-    yield call("MPI_Comm_create_from_group", group, (names[1],), info, errors, (comm,))
-    yield call("MPI_Comm_free", (comm,))
-    yield call("MPI_Group_free", (group,))
-    yield call("MPI_Group_free", (world,))
-    yield call("MPI_Session_finalize", (session,))
+    yield call("MPI_Session_init", info, errors, address(session))
+    yield call("MPI_Group_from_session_pset", session, address(world_name), address(world))
+    yield call("MPI_Group_incl", world, x.n, address(ranks), address(group))
+    yield call("MPI_Comm_create_from_group", group, address(tag), info, errors, address(comm))
+    yield call("MPI_Comm_free", address(comm))
+    yield call("MPI_Group_free", address(group))
+    yield call("MPI_Group_free", address(world))
+    yield call("MPI_Session_finalize", address(session))
 
 
 def _by_node(x: Any) -> Iterator[Call]:
@@ -111,17 +115,17 @@ def _torch(groups: Callable[[int], Sequence[Sequence[int]]], first: bool = False
     """
 
     def steps(x: Any) -> Iterator[Call]:
-        made: list[Any] = []
+        own_groups: list[Any] = []
         for members in groups(x.n):
             ranks = [x.peer(rank) for rank in members]
             make = x.call("new_group", ranks).function
-            yield PythonCall("new_group", partial(_keep_own, make, made) if x.rank in members else make)
+            yield PythonCall("new_group", partial(_make_into, own_groups, make) if x.rank in members else make)
         if first:
-            yield PythonCall("barrier", lambda: [x.call("barrier", group=group).function() for group in made])
+            yield PythonCall("barrier", lambda: [x.call("barrier", group=group).function() for group in own_groups])
 
         def free() -> None:
-            while made:
-                x.call("destroy_process_group", made.pop()).function()
+            while own_groups:
+                x.call("destroy_process_group", own_groups.pop()).function()
 
         yield PythonCall("destroy_process_group", free)
 
@@ -140,12 +144,16 @@ def _nccl(make: Callable[[Any], Call], first: bool = False) -> Callable[[Any], I
     return steps
 
 
-def _keep_own(make: Callable[[], object], made: list[Any]) -> None:
-    made.append(make())
+def _make_into(groups: list[Any], make: Callable[[], object]) -> None:
+    groups.append(make())
 
 
 def _coloured(colour: Colour) -> Callable[[int], Sequence[Sequence[int]]]:
-    return lambda n: [[rank for rank in range(n) if colour(rank, n) == each] for each in sorted({colour(rank, n) for rank in range(n)})]
+    def groups(n: int) -> list[list[int]]:
+        colours = [colour(rank, n) for rank in range(n)]
+        return [[rank for rank in range(n) if colours[rank] == shared] for shared in sorted(set(colours))]
+
+    return groups
 
 
 def _operation(name: str, summary: str, **steps: Any) -> Operation:

@@ -18,11 +18,11 @@ from collbench.operations.operation import Binding, Block, Operation
 from collbench.operations.program import Call
 
 
-def _mpi(function: str, x: Binding, own: object, *redop: object) -> Iterator[Call]:
+def _mpi(function: str, x: Binding, own_buffer: object, *redop: object) -> Iterator[Call]:
     if x.rank:
         return
     for _ in range(window(x.case)):
-        yield x.call(function, own, x.count, x.type, x.peer(1), x.there, x.count, x.type, *redop, x.window)
+        yield x.call(function, own_buffer, x.count, x.type, x.peer(1), x.there, x.count, x.type, *redop, x.window)
     yield x.call("MPI_Win_flush", x.peer(1), x.window)
 
 

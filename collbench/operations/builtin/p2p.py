@@ -26,28 +26,29 @@ def directed(sends: Callable[[int], bool], receives: Callable[[int], bool]) -> S
 
     def windowed(x: Binding) -> Iterator[Call]:
         """Yield the calls of a window, and of a byte that confirms its arrival."""
-        other = 1 - x.rank
+        partner = 1 - x.rank
         yield from x.together()
         for _ in range(window(x.case)):
             if receives(x.rank):
-                yield x.post_receive(other, x.recv, x.count)
+                yield x.post_receive(partner, x.recv, x.count)
             if sends(x.rank):
-                yield x.post_send(other, x.send, x.count)
+                yield x.post_send(partner, x.send, x.count)
         yield x.waitall()
-        yield x.signal_from(other) if x.rank == 0 else x.signal_to(other)
+        yield x.signal_from(partner) if x.rank == 0 else x.signal_to(partner)
 
     return windowed
 
 
 def _ping_pong(x: Binding) -> Iterator[Call]:
-    other = 1 - x.rank
-    send, receive = x.send_to(other, x.send, x.count), x.receive_from(other, x.recv, x.count)
+    partner = 1 - x.rank
+    send = x.send_to(partner, x.send, x.count)
+    receive = x.receive_from(partner, x.recv, x.count)
     yield from (send, receive) if x.rank == 0 else (receive, send)
 
 
 def _one_message(x: Binding) -> Iterator[Call]:
-    other = 1 - x.rank
-    yield x.send_to(other, x.send, x.count) if x.rank == 0 else x.receive_from(other, x.recv, x.count)
+    partner = 1 - x.rank
+    yield x.send_to(partner, x.send, x.count) if x.rank == 0 else x.receive_from(partner, x.recv, x.count)
 
 
 P2P_BANDWIDTH = Operation(

@@ -14,11 +14,12 @@ _TAG = 1
 
 
 def _mpi(x: Binding) -> Iterator[Call]:
-    to, by = x.peer((x.rank + 1) % x.n), x.peer((x.rank - 1) % x.n)
+    following = x.peer((x.rank + 1) % x.n)
+    previous = x.peer((x.rank - 1) % x.n)
     if x.case.in_place:
-        yield x.call("MPI_Sendrecv_replace", x.recv, x.count, x.type, to, _TAG, by, _TAG, x.comm, x.status)
+        yield x.call("MPI_Sendrecv_replace", x.recv, x.count, x.type, following, _TAG, previous, _TAG, x.comm, x.status)
     else:
-        yield x.call("MPI_Sendrecv", x.send, x.count, x.type, to, _TAG, x.recv, x.count, x.type, by, _TAG, x.comm, x.status)
+        yield x.call("MPI_Sendrecv", x.send, x.count, x.type, following, _TAG, x.recv, x.count, x.type, previous, _TAG, x.comm, x.status)
 
 
 def _messages(x: Binding) -> Iterator[Call]:

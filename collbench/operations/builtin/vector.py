@@ -24,7 +24,7 @@ def _starts(x: Binding | Place) -> list[int]:
     return list(accumulate(_parts(x), initial=0))[:-1]
 
 
-def _own(x: Binding | Place) -> int:
+def _own_count(x: Binding | Place) -> int:
     return _parts(x)[x.rank]
 
 
@@ -42,17 +42,17 @@ def _arrays(x: Binding) -> Iterator[object]:
 
 def _received(x: Binding) -> object:
     """Return the receive buffer. Out of place, an empty one has the address of the sent elements, which MPICH rejects."""
-    return x.recv if _own(x) or x.case.in_place else x.scratch
+    return x.recv if _own_count(x) or x.case.in_place else x.scratch
 
 
 def _mpi_gatherv(x: Binding) -> Iterator[Call]:
     send = x.unless_in_place(x.send) if x.rank == x.root else x.send
-    yield x.call("MPI_Gatherv", send, _own(x), x.type, x.recv, *_arrays(x), x.root, x.comm)
+    yield x.call("MPI_Gatherv", send, _own_count(x), x.type, x.recv, *_arrays(x), x.root, x.comm)
 
 
 def _mpi_scatterv(x: Binding) -> Iterator[Call]:
     recv = x.unless_in_place(_received(x)) if x.rank == x.root else _received(x)
-    yield x.call("MPI_Scatterv", x.send, *_arrays(x), recv, _own(x), x.type, x.root, x.comm)
+    yield x.call("MPI_Scatterv", x.send, *_arrays(x), recv, _own_count(x), x.type, x.root, x.comm)
 
 
 # Messages, posted together. `itself`: whether a rank sends its own part to itself, out of place.
@@ -65,17 +65,17 @@ def _gathered(x: Binding, receivers: range | tuple[int], itself: bool) -> Iterat
         for rank, (at, count) in enumerate(zip(_starts(x), _parts(x), strict=True)):
             if count and (itself or rank != x.rank):
                 yield x.post_receive(rank, x.recv[at:], count)
-    for rank in receivers if _own(x) else ():
+    for rank in receivers if _own_count(x) else ():
         if itself or rank != x.rank:
-            yield x.post_send(rank, x.send, _own(x))
+            yield x.post_send(rank, x.send, _own_count(x))
     yield x.waitall()
 
 
 def _scattered(x: Binding, itself: bool) -> Iterator[Call]:
     """Receive this rank's part from the root, which sends all parts."""
     yield from x.together()
-    if _own(x) and (itself or x.rank != x.root):
-        yield x.post_receive(x.root, x.recv, _own(x))
+    if _own_count(x) and (itself or x.rank != x.root):
+        yield x.post_receive(x.root, x.recv, _own_count(x))
     if x.rank == x.root:
         for rank, (at, count) in enumerate(zip(_starts(x), _parts(x), strict=True)):
             if count and (itself or rank != x.rank):
@@ -87,10 +87,10 @@ ALLGATHERV = Operation(
     name="allgatherv",
     summary="every rank gets all ranks' buffers, each of its own size (--skew, --traffic)",
     bus_factor=lambda n: (n - 1) / n,  # as nccl-tests' all-gather, doc/PERFORMANCE.md; exact for even parts
-    sends=_own,
+    sends=_own_count,
     expected_blocks=_blocks,
     steps={
-        "mpi": lambda x: [x.call("MPI_Allgatherv", x.unless_in_place(x.send), _own(x), x.type, x.recv, *_arrays(x), x.comm)],
+        "mpi": lambda x: [x.call("MPI_Allgatherv", x.unless_in_place(x.send), _own_count(x), x.type, x.recv, *_arrays(x), x.comm)],
         "nccl": lambda x: _gathered(x, range(x.n), itself=not x.case.in_place),
     },
     by_messages=in_place_only(lambda x: _gathered(x, range(x.n), itself=False)),
@@ -102,7 +102,7 @@ GATHERV = Operation(
     summary="the root gets all ranks' buffers, each of its own size (--skew, --traffic)",
     rooted=True,
     bus_factor=lambda n: (n - 1) / n,  # as nccl-tests' gather, doc/PERFORMANCE.md; exact for even parts
-    sends=_own,
+    sends=_own_count,
     expected_blocks=lambda x: _blocks(x) if x.rank == x.root else [],
     steps={"mpi": _mpi_gatherv, "nccl": lambda x: _gathered(x, (x.root,), itself=not x.case.in_place)},
     by_messages=in_place_only(lambda x: _gathered(x, (x.root,), itself=False)),
@@ -115,7 +115,7 @@ SCATTERV = Operation(
     rooted=True,
     bus_factor=lambda n: (n - 1) / n,  # as nccl-tests' scatter, doc/PERFORMANCE.md; exact for even parts
     sends=lambda x: x.count if x.rank == x.root else 0,
-    expected_blocks=lambda x: [Block([x.root], at=_starts(x)[x.rank], count=_own(x))],
+    expected_blocks=lambda x: [Block([x.root], at=_starts(x)[x.rank], count=_own_count(x))],
     steps={"mpi": _mpi_scatterv, "nccl": lambda x: _scattered(x, itself=not x.case.in_place)},
     by_messages=in_place_only(lambda x: _scattered(x, itself=False)),
     uneven=True,
@@ -127,7 +127,7 @@ REDUCESCATTERV = Operation(
     reduces=True,
     bus_factor=lambda n: (n - 1) / n,  # as nccl-tests' reduce-scatter, doc/PERFORMANCE.md; exact for even parts
     sends=lambda x: x.count,
-    expected_blocks=lambda x: [Block(x.ranks, at=_starts(x)[x.rank], count=_own(x))],
+    expected_blocks=lambda x: [Block(x.ranks, at=_starts(x)[x.rank], count=_own_count(x))],
     steps={
         "mpi": result_first(
             lambda x: [x.call("MPI_Reduce_scatter", x.unless_in_place(x.send), _received(x), x.array(_parts(x)), x.type, x.redop, x.comm)]
