@@ -171,7 +171,7 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
 
 _FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a few percent
 # bytes that the kernel copied, as a part of the minimum
-_OF_OTHERS = 0.1  # at most: other processes' only
+_MOST_BY_OTHERS = 0.1  # at most: other processes' only
 _ALL = 0.9  # at least: all of a case
 _WITH_DETOURS = 2.2  # at most: with all steps of a tree or halving
 _MOST_HOSTS = 16
@@ -400,7 +400,7 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     must = _between_ranks(ran)
     if not must:
         return None
-    if count <= _OF_OTHERS * must:
+    if count <= _MOST_BY_OTHERS * must:
         return False
     return True if _ALL <= count / must <= _WITH_DETOURS else None
 

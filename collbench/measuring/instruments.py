@@ -119,11 +119,11 @@ def explains_spread(shared: SharedCores) -> bool:
 
 def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int]], spread: float) -> SharedCores | None:
     """Return how the ranks of a host shared its cores, from the `Span` and the usable CPUs of each; None if it is not known."""
-    cores = len({cpu for of_rank in cpus for cpu in of_rank})
+    cores = len({cpu for rank_cpus in cpus for cpu in rank_cpus})
     seconds = max(span["seconds"] for span in spans)
     if not cores or not all(span["threads"] for span in spans) or seconds < _FEWEST_TICKS * _TICK_S:
         return None
-    working_s = sum({tuple(of_rank): span["working_s"] for of_rank, span in zip(cpus, spans, strict=True)}.values())
+    working_s = sum({tuple(rank_cpus): span["working_s"] for rank_cpus, span in zip(cpus, spans, strict=True)}.values())
     others = max(0.0, working_s - sum(span["own_s"] for span in spans)) / (cores * seconds)
     return SharedCores(sum(span["threads"] for span in spans), cores, round(others, 3), round(spread, 2))
 
@@ -144,8 +144,8 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
 
     cpus: for each rank the names of the CPUs that it may use.
     """
-    counts = [len(set(of_rank)) for of_rank in cpus]
-    total = len({cpu for of_rank in cpus for cpu in of_rank})
+    counts = [len(set(rank_cpus)) for rank_cpus in cpus]
+    total = len({cpu for rank_cpus in cpus for cpu in rank_cpus})
     if len(counts) > 1 and sum(counts) == total:
         most = max(counts)
         return f"each rank on {most} CPU{'s' if most > 1 else ''} of its own"

@@ -103,8 +103,8 @@ class LeakCheck(Listener, msgspec.Struct):
         """Return the growth of the worst rank."""
         if not reports:
             return {}
-        of_ranks = [report["held"] for report in reports]
-        return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
+        held = [report["held"] for report in reports]
+        return HeldResources(*map(max, zip(*held, strict=True))).entry()
 
 
 class CommunicatorSizes(Listener, msgspec.Struct):

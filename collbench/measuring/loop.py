@@ -22,8 +22,11 @@ from collbench.stats.median import middle
 
 # Samples of work that calls only enqueue on streams: events before and after it, read after the streams are empty; see loop.c.
 
-_NOT_READY, _IN_PROGRESS = 600, 7  # cuda.h, nccl.h
-_IN_DEVICE, _IN_LIBRARY, _LATE = -2, -3, -4
+_NOT_READY = 600  # cuda.h
+_IN_PROGRESS = 7  # nccl.h
+_IN_DEVICE = -2
+_IN_LIBRARY = -3
+_LATE = -4
 _SHARE = 0.75  # of the deadline: leaves time to find the missing ranks and to end in order before the watchdog ends the process
 Words = ctypes.Array[ctypes.c_uint64]
 
@@ -54,8 +57,10 @@ class OnDevice:
     """
 
     def __init__(self, clock: DeviceClock, program: Program, sync: Program | None, progress: ctypes.c_int64) -> None:
-        self._clock, self._progress = clock, progress
-        self._program, self._sync = NativeSlots(program), NativeSlots(sync) if sync else None
+        self._clock = clock
+        self._progress = progress
+        self._program = NativeSlots(program)
+        self._sync = NativeSlots(sync) if sync else None
         self._arrays = [_words(values) for values in (clock.streams, clock.starts, clock.ends, clock.comms)]
         self._deadline_s = _SHARE * clock.deadline_s
         self.enqueue_s: NDArray[np.float64] = np.empty(0)
@@ -73,7 +78,8 @@ class OnDevice:
         return samples
 
     def _run_native(self, native: ctypes.CDLL, samples: NDArray[np.float64], enqueue: NDArray[np.int64], batch: int, first: int) -> None:
-        n, failure = samples.shape[1], FailureStruct()
+        n = samples.shape[1]
+        failure = FailureStruct()
         struct = self._struct()
         done = native.collbench_run_on_device(
             ctypes.byref(struct), self._program.structs, ctypes.c_int64(self._program.n), self._sync.structs if self._sync else None,
@@ -241,16 +247,16 @@ class Loop(TimedLoop):
         self.starts_ns: NDArray[np.float64] = np.empty((0, 0))
         self._next = 0
         # the calls around a run's samples, on the same clock
-        around = [
+        self._meeting, self._parting = (
             Loop(replace(timed, program=program, sync=None, meeting=None, parting=None)) if program else None
             for program in (timed.meeting, timed.parting)
-        ]
-        self._meeting, self._parting = around
+        )
         self._device = OnDevice(timed.clock, timed.program, timed.sync, timed.progress) if isinstance(timed.clock, DeviceClock) else None
         if self._device:
             return
         if self.native:
-            self._slots, self._sync = NativeSlots(timed.program), NativeSlots(timed.sync) if timed.sync else None
+            self._slots = NativeSlots(timed.program)
+            self._sync = NativeSlots(timed.sync) if timed.sync else None
         else:
             self._functions = [_functions(slot, timed.program) for slot in timed.program.slots]
             self._before = _functions(timed.sync.slots[0], timed.sync) if timed.sync else []
@@ -285,7 +291,8 @@ class Loop(TimedLoop):
         try:
             samples = device.run(n, batch, first)
         except FailedCall as broken:
-            failure, why = broken.failure, device.explain(broken.failure)
+            failure = broken.failure
+            why = device.explain(failure)
             if why:
                 names = " and ".join(dict.fromkeys(name for name in self._timed.program.calls() if not name.startswith("ncclGroup")))
                 raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})") + device.remedy(failure)) from None
