@@ -331,8 +331,8 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
         interfaces=moved["interfaces"],
         ports=moved["ports"],
         gpus=moved["gpus"],
-        out=_one_way(moved, "tx", must_leave, known=not why) if crosses else None,
-        into=_one_way(moved, "rx", must_enter, known=not why) if crosses else None,
+        out=_one_way(moved, "tx", must_leave, is_known=not why) if crosses else None,
+        into=_one_way(moved, "rx", must_enter, is_known=not why) if crosses else None,
         packets_out=packets if sends else None,
         idle_ports=moved["idle"],
         gpu_states=moved["states"],
@@ -340,10 +340,10 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
     )
 
 
-def _one_way(moved: dict[str, Any], direction: str, must: float, *, known: bool) -> BytesOneWay:
+def _one_way(moved: dict[str, Any], direction: str, must: float, *, is_known: bool) -> BytesOneWay:
     """Return the bytes of a direction ("tx" or "rx") over a host's interfaces, without TCP headers, and its RDMA ports."""
     total = None
-    if known:
+    if is_known:
         parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
         parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
         total = None if None in parts else sum(part for part in parts if part)

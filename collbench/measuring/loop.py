@@ -67,7 +67,8 @@ class OnDevice:
 
     def run(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
         """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises FailedCall."""
-        samples, enqueue = np.zeros((len(self._clock.streams), n)), np.zeros(n, np.int64)
+        samples = np.zeros((len(self._clock.streams), n))
+        enqueue = np.zeros(n, np.int64)
         native = library()
         if native is None:
             self._run_python(samples, enqueue, batch, first)
@@ -90,7 +91,8 @@ class OnDevice:
             raise FailedCall(Failure(int(failure.code), int(failure.call), int(failure.iteration)))
 
     def _struct(self) -> DeviceStruct:
-        clock, (streams, starts, ends, comms) = self._clock, self._arrays
+        clock = self._clock
+        streams, starts, ends, comms = self._arrays
         return DeviceStruct(
             n=len(clock.streams), streams=streams, starts=starts, ends=ends, comms=comms,
             n_comms=len(clock.comms) if clock.async_error else 0, record=clock.record, query=clock.query, elapsed=clock.elapsed,
@@ -99,8 +101,10 @@ class OnDevice:
 
     def _run_python(self, samples: NDArray[np.float64], enqueue: NDArray[np.int64], batch: int, first: int) -> None:
         """Run the samples in Python, where no compiler was available at installation."""
-        clock, turn = self._clock, first
-        record, elapsed = _function(clock.record, 2), _function(clock.elapsed, 3)
+        clock = self._clock
+        record = _function(clock.record, 2)
+        elapsed = _function(clock.elapsed, 3)
+        turn = first
         for i in range(samples.shape[1]):
             if self._sync:
                 _call_all(self._sync, 0, -1, i * batch)
@@ -119,9 +123,9 @@ class OnDevice:
             self._progress.value = (i + 1) * batch - 1
 
     def _wait(self, iteration: int) -> None:
-        clock, end = self._clock, time.monotonic() + self._deadline_s
-        query = _function(clock.query, 1)
-        for stream in clock.streams:
+        end = time.monotonic() + self._deadline_s
+        query = _function(self._clock.query, 1)
+        for stream in self._clock.streams:
             while (code := query(ctypes.c_uint64(stream))) == _NOT_READY:
                 if error := self._async_error():
                     raise FailedCall(Failure(error, _IN_LIBRARY, iteration))
@@ -134,7 +138,8 @@ class OnDevice:
     def _async_error(self) -> int:
         if not self._clock.async_error:
             return 0
-        query, error = _function(self._clock.async_error, 2), ctypes.c_int()
+        query = _function(self._clock.async_error, 2)
+        error = ctypes.c_int()
         for comm in self._clock.comms:
             code = query(ctypes.c_uint64(comm), ctypes.c_uint64(ctypes.addressof(error)))
             if code or error.value not in (0, _IN_PROGRESS):
@@ -307,7 +312,9 @@ class Loop(TimedLoop):
         return failed.explain(code)
 
     def _run_native(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        start, elapsed, failure = np.zeros(n, np.int64), np.zeros(n, np.int64), FailureStruct()
+        start = np.zeros(n, np.int64)
+        elapsed = np.zeros(n, np.int64)
+        failure = FailureStruct()
         native = library()
         assert native is not None
         done = native.collbench_run(
@@ -322,9 +329,15 @@ class Loop(TimedLoop):
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        clock, progress, slots, starts, ends = self._timed.clock, self._timed.progress, self._functions, [], []
+        clock = self._timed.clock
         assert not isinstance(clock, DeviceClock)
-        queued, host_s, turn = clock.queued, [], first
+        progress = self._timed.progress
+        slots = self._functions
+        queued = clock.queued
+        starts = []
+        ends = []
+        host_s = []
+        turn = first
         for i in range(n):
             self._call(self._before, i * batch, in_sync=True)
             starts.append(clock.stamp())

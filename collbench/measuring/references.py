@@ -62,7 +62,8 @@ def first_wrong(target: NDArray[np.uint8]) -> str | None:
 # The rate at which the CPUs of a host copy memory, with one bound thread on each, all at the same time; every byte is verified.
 
 T = TypeVar("T")
-_FEWEST, _MOST = 6, 300
+_FEWEST = 6
+_MOST = 300
 
 
 class CopyResult(msgspec.Struct, frozen=True):
@@ -170,7 +171,8 @@ MOST_TOTAL_S = 3.0
 _FAR_TOO_LONG_S = 0.1  # for one portion: 40 MB/s
 _PORTION = 4 << 20  # bytes of one transfer: larger messages are passed on in portions, which takes as long per byte
 _LARGEST = 128 << 20  # bytes; larger messages are not in a cache either, and have the same rates
-_CHUNK_BYTES, _CHUNKS = 16 << 10, 8  # of a channel in shared memory, as MPI libraries have them
+_CHUNK_BYTES = 16 << 10
+_CHUNKS = 8  # of a channel in shared memory, as MPI libraries have them
 _HEADER_BYTES = 256
 _DEADLINE_S = 20.0
 # A reference moves one buffer into another of the same size, as a send into a receive buffer.

@@ -92,7 +92,9 @@ def make_row(
     ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement, around: RowContext
 ) -> tuple[Row, dict[str, NDArray[Any]]]:
     """Return (row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per message."""
-    operation, case, measured = ready.operation, ready.case, watched.measured
+    operation = ready.operation
+    case = ready.case
+    measured = watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(case)
     place = {rank: index for index, rank in enumerate(ready.timed)}

@@ -139,8 +139,8 @@ class LeftEarly(msgspec.Struct, frozen=True):
 
     def sentence(self) -> str:
         """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
-        after, delay = format_time(self.after_s), format_time(self.delay_s)
-        return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
+        delay = f"before rank {self.late} entered, which waited {format_time(self.delay_s)} µs"
+        return f"rank {self.rank} left after {format_time(self.after_s)} µs, {delay}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for the control plane and a row's evidence."""
