@@ -217,7 +217,6 @@ class Ceilings(msgspec.Struct):
         return dict(zip(self.world.hosts, links, strict=True))
 
     def _crosses(self, backend: Backend, group: Sequence[int]) -> bool:
-        """Return whether a group's ranks are on several hosts."""
         return len(self.world.hosts) > 1 and len({self._host_of(backend)[rank] for rank in group}) > 1
 
     def _host_of(self, backend: Backend) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from collbench.control.world import World
 from collbench.measuring import counters
-from collbench.measuring.counters import Counts, Gpus, Grown, entries
+from collbench.measuring.counters import Counts, Gpus, Grown, entries, word
 from collbench.measuring.crossing import CaseActivity, MovedBytes, moved_bytes
 from collbench.measuring.listeners import Listener
 from collbench.measuring.prepared_case import PreparedCase
@@ -75,7 +75,7 @@ class Span(msgspec.Struct, frozen=True):
 def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
     """Return the current counters; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-    rows = [line.split()[1:] for line in (_text(stat) or "").splitlines() if line.startswith("cpu") and line.partition(" ")[0] in usable]
+    rows = [line.split()[1:] for line in counters.text(str(stat)).splitlines() if line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
     ticks = sum(map(sum, counts))
@@ -130,12 +130,12 @@ def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
     """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
-    governors = {_text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor") or "" for cpu in os.sched_getaffinity(0)}
-    boost = {"0": False, "1": True}.get(_text(cpus_folder / "cpufreq" / "boost") or "")
+    governors = {word(f"{cpus_folder}/cpu{cpu}/cpufreq/scaling_governor") for cpu in os.sched_getaffinity(0)}
+    boost = {"0": False, "1": True}.get(word(f"{cpus_folder}/cpufreq/boost"))
     if boost is None:
-        boost = {"0": True, "1": False}.get(_text(cpus_folder / "intel_pstate" / "no_turbo") or "")
+        boost = {"0": True, "1": False}.get(word(f"{cpus_folder}/intel_pstate/no_turbo"))
     # the word in brackets: "madvise" of "always [madvise] never"
-    chosen = next((word.strip("[]") for word in (_text(huge_pages) or "").split() if word.startswith("[")), None)
+    chosen = next((choice.strip("[]") for choice in word(str(huge_pages)).split() if choice.startswith("[")), None)
     return {"governor": "+".join(sorted(governors - {""})) or None, "boost": boost, "huge_pages": chosen}
 
 
@@ -150,13 +150,6 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
         most = max(counts)
         return f"each rank on {most} CPU{'s' if most > 1 else ''} of its own"
     return f"ranks share {total} CPU{'s' if total != 1 else ''}"
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None
 
 
 # Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.

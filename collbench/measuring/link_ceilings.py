@@ -185,9 +185,7 @@ class _Shared(msgspec.Struct, frozen=True):
 
     def _groups(self, host: str) -> int:
         """Return how many groups share the busier direction of a host's NICs."""
-        sending = sum(1 for group in self.least if group.out.get(host))
-        receiving = sum(1 for group in self.least if group.into.get(host))
-        return max(sending, receiving)
+        return max(sum(bool(group.out.get(host)) for group in self.least), sum(bool(group.into.get(host)) for group in self.least))
 
     def _sharing(self, host: str, busier: float) -> str:
         """Return the groups that share a host's NICs, as text."""

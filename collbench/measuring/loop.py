@@ -28,7 +28,6 @@ _IN_DEVICE = -2
 _IN_LIBRARY = -3
 _LATE = -4
 _SHARE = 0.75  # of the deadline: leaves time to find the missing ranks and to end in order before the watchdog ends the process
-Words = ctypes.Array[ctypes.c_uint64]
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ class OnDevice:
         self._progress = progress
         self._program = NativeSlots(program)
         self._sync = NativeSlots(sync) if sync else None
-        self._arrays = [_words(values) for values in (clock.streams, clock.starts, clock.ends, clock.comms)]
+        self._arrays = [(ctypes.c_uint64 * len(words))(*words) for words in (clock.streams, clock.starts, clock.ends, clock.comms)]
         self._deadline_s = _SHARE * clock.deadline_s
         self.enqueue_s: NDArray[np.float64] = np.empty(0)
 
@@ -157,10 +156,6 @@ class OnDevice:
     def remedy(self, failure: Failure) -> str:
         """Return what else the user can do about work that has not completed."""
         return f"; or raise --timeout, of which this is {100 * _SHARE:g} %" if failure.call == _LATE else ""
-
-
-def _words(values: Sequence[int]) -> Words:
-    return (ctypes.c_uint64 * len(values))(*values)
 
 
 def _function(address: int, words: int) -> Callable[..., int]:

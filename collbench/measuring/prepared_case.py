@@ -61,7 +61,7 @@ class PreparedCase(msgspec.Struct, frozen=True):
         """Return the conditions of the case that this process knows, JSON-ready."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         loop = "native" if self.loop.native else "python"
-        evidence = {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
+        evidence: dict[str, Any] = {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
         if self.case.call:
             evidence["calls"] = list(dict.fromkeys(self.program.calls()))
         return evidence
@@ -162,26 +162,22 @@ class Preparation(msgspec.Struct, frozen=True):
                 return CaseFailed(stage, self.world.rank, str(error) or "not enough memory")
 
     def first_failure(self, result: object, doing: str) -> Fact | None:
-        """Return the first reason of any rank, the same at all ranks; None where no rank has one. All ranks call.
-
-        result: what this rank has made, or the reason why it has not
-        """
+        """Return the first reason of any rank, the same at all ranks; None where no rank has one. All ranks call."""
         reason_here = as_json(result) if isinstance(result, Fact) else None
         reason = self.world.first_error(reason_here, f"{self.case.title()}: {doing}")
         return decode_reason(reason) if reason else None
 
     def make_groups(self) -> tuple[Group, ...]:
         """Return this process's groups. All ranks call."""
-        case = self.case
         backend = self.stage.backend
-        tuning = Tuning(case.algorithm, case.protocol)
+        tuning = Tuning(self.case.algorithm, self.case.protocol)
         whole = self.stage.whole
         driven = self.stage.driven
 
         def make(ranks: tuple[int, ...]) -> Group | None:
             if self.operation.pair:
-                return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
-            return backend.group(ranks, tuning) if _is_tuned(case) else self.stage.members[ranks]
+                return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, self.case)
+            return backend.group(ranks, tuning) if _is_tuned(self.case) else self.stage.members[ranks]
 
         return tuple(group for group in [make(ranks) for ranks in self.groups] if group)
 
@@ -246,11 +242,10 @@ class Preparation(msgspec.Struct, frozen=True):
 
     def _looped(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...], program: Program) -> PreparedCase:
         operation = self.operation
-        case = self.case
         stage = self.stage
         # several pairs must run at the same time
         alone = (operation.self_synchronizing or operation.one_sided) and len(self.groups) == 1
-        is_synchronised = stage.each_time and case.mode != "pipelined" and not alone
+        is_synchronised = stage.each_time and self.case.mode != "pipelined" and not alone
         clock = stage.backend.clock()
         sync = stage.sync
         if operation.creates and isinstance(clock, DeviceClock):
@@ -264,7 +259,7 @@ class Preparation(msgspec.Struct, frozen=True):
             checked = replace(timed, program=program.once or program)
             # a barrier is verified without the synchronization before it, which would also hold the ranks
             checking = Loop(replace(checked, sync=None, meeting=None) if operation.is_barrier else checked)
-        return PreparedCase(operation, case, self.groups, own_groups, buffers, loop, checking, is_synchronised, program)
+        return PreparedCase(operation, self.case, self.groups, own_groups, buffers, loop, checking, is_synchronised, program)
 
 
 def _on_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[ProcessClock, Program | None]:

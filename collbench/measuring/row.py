@@ -253,16 +253,15 @@ def against_limits(
     It would mislead with more ranks than cores or a path outside the network (`withheld`), with an unsteady reference or far above it, and
     above the hard limit `bound`: then the bytes took another path, or the link's rate was read wrongly.
     """
-    disturbed = ceiling is not None and (ceiling.disturbed or _exceeds_reference(rate, ceiling))
-    above = bool(rate and bound and rate > bound * TOLERANCE)
     expected = ceiling.bytes_per_s if ceiling else None
+    disturbed = False
+    if ceiling:
+        is_far_above = ceiling.kind == "measured" and rate and expected and rate > MOST_OF_MEASURED * expected
+        disturbed = bool(ceiling.disturbed or is_far_above)
+    above = bool(rate and bound and rate > bound * TOLERANCE)
     percent = 100 * rate / expected if rate and expected and not (withheld or disturbed or above) else None
     withholding = {"reference_disturbed": disturbed, "above_bound": above}
     return percent, tuple(flag for flag, applies in withholding.items() if applies)
-
-
-def _exceeds_reference(rate: float | None, ceiling: Ceiling) -> bool:
-    return bool(ceiling.kind == "measured" and rate and ceiling.bytes_per_s and rate > MOST_OF_MEASURED * ceiling.bytes_per_s)
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:

@@ -98,11 +98,6 @@ class CasesTask(Task):
         backends = {opened.name: opened.running for _, _, opened in missing}
         return list(backends.values()), [(operation, case) for operation, case, _ in missing]
 
-    def _is_shown(self, session: LaunchSession) -> bool:
-        """Return whether rank 0 prints the rows of a single launch while it measures."""
-        is_shown: bool = session.world.broadcast(session.listener is not None, "choosing the first case")
-        return is_shown and session.request.launches == 1
-
     def measure(self, session: LaunchSession) -> None:
         """Measure the cases that are not stored yet. n/a cases take no time, so they do not count as progress."""
         session.monitor(case for _, case, opened in self.work if opened.backend)
@@ -121,12 +116,13 @@ class CasesTask(Task):
         if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
             order.sort(key=lambda place: self.work[place][1].size_bytes)
             measurable.sort(key=lambda place: self.work[place][1].size_bytes)
-        elif measurable and self._is_shown(session):
-            # rows are printed in order, so that the first one appears soon
-            first = min(measurable)
-            for places in (order, measurable):
-                places.remove(first)
-                places.insert(0, first)
+        elif measurable:
+            is_shown = session.world.broadcast(session.listener is not None, "choosing the first case")
+            if is_shown and session.request.launches == 1:  # rows are printed in order, so that the first one appears soon
+                first = min(measurable)
+                for places in (order, measurable):
+                    places.remove(first)
+                    places.insert(0, first)
         times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable], ends_s=session.ends_s)
         omitted: list[Case] = []
         for done, place in enumerate(order):

@@ -207,7 +207,7 @@ def alternatives(sides: Sequence[Launches], margin: float = MARGIN) -> Alternati
     best: tuple[int, str, list[list[_Member]]] | None = None
     for field in _FIELDS if len(sides) > 1 else (BACKEND,):
         members = [
-            _Member(number, _value(row, field), row, launches[case_of(row)])
+            _Member(number, (row.nodes or 1, row.ranks) if field == RANKS else getattr(row, field), row, launches[case_of(row)])
             for number, (side, launches) in enumerate(zip(sides, by_side, strict=True))
             for row in side.rows
             if row.mode != UNDER_LOAD
@@ -226,10 +226,6 @@ def _compares(group: Sequence[_Member], sides: int) -> bool:
     """Return whether a group has rows of two runs, or of a single run two backends."""
     compared = {member.side if sides > 1 else member.value for member in group}
     return len(compared) > 1
-
-
-def _value(row: Row, field: str) -> Any:
-    return (row.nodes or 1, row.ranks) if field == RANKS else getattr(row, field)
 
 
 def _key(row: Row, field: str) -> tuple[Any, ...]:

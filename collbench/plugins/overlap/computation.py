@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ class Computation:
             state.slice = state.spent_ns = 0
 
 
-def last_times(elapsed_ns: NDArray[Any], done: int, last: int) -> NDArray[np.float64]:
+def last_times(elapsed_ns: NDArray[np.int64] | NDArray[np.uint64], done: int, last: int) -> NDArray[np.float64]:
     """Return the seconds of the last of `done` computations [last], from the times that are kept in turn. Raises ValueError for more."""
     kept = min(done, KEPT)
     if last > kept:

@@ -165,7 +165,7 @@ def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) ->
     )
     if first is not None or isinstance(bound, Fact) or isinstance(computation, Fact):
         return decode_reason(first)  # type: ignore[return-value]
-    tests = _tests(stage.backend, bound)
+    tests = stage.backend.test_calls(bound.wait) if isinstance(stage.backend, TestingBackend) else None
     with phase(ready, world, "calibrating the computation"):
         communication_s = calibrate(loop_of(_states(bound, computation, None)[0], stage, world), computation, stage, ready.timed, world)
     slices = max(2, min(_MOST_SLICES, computation.amount, int(communication_s / _SLICE_S)))
@@ -202,10 +202,6 @@ def computation_for(case: Case, backend: Backend, amount: int) -> FixedComputati
         return GpuComputation(*backend.computing_stream(), _MORE_ON_GPU * amount)
     except (MemoryError, CollbenchError) as error:
         return Text(str(error))
-
-
-def _tests(backend: Backend, bound: NonBlocking) -> Program | None:
-    return backend.test_calls(bound.wait) if isinstance(backend, TestingBackend) else None
 
 
 def progress_of(backend: Backend, case: Case) -> Progress:

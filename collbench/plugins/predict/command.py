@@ -81,10 +81,9 @@ def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.out:
         check_file(arguments.out, "--out")
     painted = wants_color(sys.stdout, arguments.color)
-    prediction = _stored(arguments)
-    if prediction is None:
-        with uncollected():
-            prediction = predict(_chosen(_rows(arguments), arguments), arguments.nodes, arguments.max_error or MAX_ERROR)
+    stored = _stored(arguments)
+    with uncollected():
+        prediction = stored or predict(_chosen(rows_of(arguments), arguments), arguments.nodes, arguments.max_error or MAX_ERROR)
     if not prediction.cases:
         why = f" ({', '.join(f'{count} {name}' for name, count in prediction.unused.items())})" if prediction.unused else ""
         raise UsageError(f"no row can be used for a prediction{why}: name runs on 2 nodes or more, and import logs with --nodes")
@@ -119,8 +118,8 @@ def _stored(arguments: argparse.Namespace) -> Prediction | None:
     return read_prediction(arguments.runs[0])
 
 
-def _rows(arguments: argparse.Namespace) -> list[Row]:
-    """Return the rows of all runs. Raises UsageError."""
+def rows_of(arguments: argparse.Namespace) -> list[Row]:
+    """Return the rows of all runs that the options name. Raises UsageError without any."""
     from collbench.plugins.predict.prediction import rows_below
 
     selected = selected_runs(arguments, arguments.runs)

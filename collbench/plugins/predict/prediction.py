@@ -218,7 +218,8 @@ def _fit(series: _Series, model: ScalingModel) -> _Fit | None:
     jacobian, residuals = linearized(logs)
     spare = len(times) - len(model.terms)
     misfit = float((residuals**2).sum()) / spare if spare else 1.0
-    return _Fit(series, model, logs, np.linalg.pinv(jacobian.T @ jacobian) * max(1.0, misfit))
+    covariance: _Values = np.linalg.pinv(jacobian.T @ jacobian) * max(1.0, misfit)
+    return _Fit(series, model, logs, covariance)
 
 
 class LeftOut(msgspec.Struct, frozen=True):
