@@ -124,14 +124,11 @@ def prepare(
     groups = groups_of(operation, case, stage.backend.ranks) if groups is None else groups
     operation = operation.on(stage.backend.api, stage.backend.passes_messages)
     preparation = Preparation(operation, case, stage, groups, world, slots or slots_for(case))
-    own_groups = preparation.attempt("making its groups", "groups", preparation.make_groups)
-    failed = None
+    own_groups: tuple[Group, ...] | Fact = preparation.attempt("making its groups", "groups", preparation.make_groups)
     if _has_groups_alone(operation, case):  # others were made before the first case: no rank can fail alone
-        failed = preparation.first_failure(own_groups, "making its groups")
-    if isinstance(own_groups, CaseFailed):
-        return failed or own_groups
-    if failed:
-        return failed
+        own_groups = preparation.first_failure(own_groups, "making its groups") or own_groups
+    if isinstance(own_groups, Fact):
+        return own_groups
     ready = preparation.bind(own_groups)
     if isinstance(ready, Fact):
         with world.watchdog.phase(f"{case.title()}: freeing its groups"):

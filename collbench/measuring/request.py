@@ -68,7 +68,7 @@ class SharedTime:
         self._budget = budget
         self._now = now
         self._wall_ends_s = ends_s
-        self._parts = list(map(_parts, sizes_bytes))
+        self._parts = [1 + min(size_bytes / _UNIT, _MOST_UNITS) for size_bytes in sizes_bytes]
         self._ends = now() + (budget.total_s or 0.0)
         if ends_s is not None:
             self._ends = min(self._ends, ends_s)
@@ -103,10 +103,6 @@ class SharedTime:
     def omit(self) -> None:
         """Leave out the next case. All ranks must call it."""
         self._parts.pop(0)
-
-
-def _parts(size_bytes: int) -> float:
-    return 1 + min(size_bytes / _UNIT, _MOST_UNITS)
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -117,11 +117,8 @@ def slowest(samples: Samples, timed: Sequence[int], turns: int = 1) -> Samples:
     Invalid samples are left out, with their round.
     """
     usable = sound(samples, timed)
-    if turns == 1:
-        by_sample: Samples = samples[list(timed)][:, usable].max(axis=0)
-        return by_sample
-    by_round: Samples = samples[list(timed)].max(axis=0).reshape(-1, turns)[usable.reshape(-1, turns).all(axis=1)]
-    return by_round
+    by_sample: Samples = samples[list(timed)].max(axis=0)
+    return by_sample[usable] if turns == 1 else by_sample.reshape(-1, turns)[usable.reshape(-1, turns).all(axis=1)]
 
 
 def sound(samples: Samples, timed: Sequence[int]) -> NDArray[np.bool_]:

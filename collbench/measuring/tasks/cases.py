@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, unsupported_reason
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE
+from collbench.errors import FAILED, USAGE
 from collbench.launch.mpi import BackendStartFailed
 from collbench.measuring.engine import Measured, Work
 from collbench.measuring.memory import check_memory, fitting_sizes
@@ -156,11 +156,9 @@ class CasesTask(Task):
 
     def exit_code(self, records: Sequence[Row]) -> int:
         """Return the exit code: 4 when data was wrong, or no backend starts; 2 when every case is n/a, else 0."""
-        if any(row.wrong for row in records):
-            return FAILED
-        if any(row.na is None for row in records):
-            return FINE
-        return FAILED if any(isinstance(decode_reason(row.na_fact), BackendStartFailed) for row in records) else USAGE
+        code = super().exit_code(records)
+        starts_failed = code == USAGE and any(isinstance(decode_reason(row.na_fact), BackendStartFailed) for row in records)
+        return FAILED if starts_failed else code
 
 
 class TimeWasOver(Fact, frozen=True):
