@@ -293,10 +293,10 @@ def _release(operation: Operation, case: Case, backend: Backend, own_groups: Seq
 
 
 @contextmanager
-def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
+def phase(ready: PreparedCase, world: World, name: str) -> Iterator[None]:
     """Run the block under the watchdog. An error of work that does not end names its case."""
     try:
-        with world.watchdog.phase(f"{ready.case.title()}: {what}"):
+        with world.watchdog.phase(f"{ready.case.title()}: {name}"):
             yield
     except Unfinished as error:
         raise Unfinished(f"{ready.case.title()}: {error}") from None

@@ -263,14 +263,14 @@ def _machines(document: Mapping[str, Any], name: str) -> dict[str, Machine]:
     return by_host
 
 
-def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", complete: bool = False) -> str:
+def resumed_note(path: str, stored: int, cases: int | None, noun: str = "case", complete: bool = False) -> str:
     """Return the sentence that the run continues in the folder of an earlier, incomplete one, and how much is left.
 
     stored  the number of records in the folder, which are not measured again
     cases   how many there are in all; None: not known
-    what    what is counted: cases, rounds or rows
+    noun    what is counted: case, round or row
     """
-    has = f"{path} has {plural(stored, what)}" if cases is None else f"{path} has {stored} of {plural(cases, what)}"
+    has = f"{path} has {plural(stored, noun)}" if cases is None else f"{path} has {stored} of {plural(cases, noun)}"
     if complete or stored == cases:
         return f"{has}: nothing is left to measure"
     if cases is None:
@@ -296,12 +296,12 @@ class Stored(msgspec.Struct):
     complete: bool = False
     resumed: bool = False
 
-    def notes(self, total: int | None, what: str) -> list[str]:
-        """Return the sentences that the user should know of a resumed run. total: how many of `what` it has in all, None: not known."""
+    def notes(self, total: int | None, noun: str) -> list[str]:
+        """Return the sentences that the user should know of a resumed run. total: how many of these it has in all, None: not known."""
         if not (self.resumed and self.folder):
             return []
         path = str(self.folder.path)
-        notes = [resumed_note(path, len(self.records), total, what, self.complete)]
+        notes = [resumed_note(path, len(self.records), total, noun, self.complete)]
         if self.folder.taken_over:
             notes.append(f"{path} was locked by {self.folder.taken_over}, which has ended: the lock is replaced")
         unfinished = self.folder.unfinished_cases

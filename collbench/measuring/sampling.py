@@ -72,10 +72,10 @@ class WarmUp(Batch):
 SamplingPlan = Generator[Batch, Samples, Measurement]
 
 
-def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, what: str) -> Measurement | None:
+def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, title: str) -> Measurement | None:
     """Run a plan on all ranks and return the result at rank 0, None elsewhere. Only rank 0 has a plan.
 
-    what: the name of the case, for messages.
+    title: the name of the case, for messages.
     """
     planned: Batch | None = next(plan) if plan else None
     starts: list[Samples] = []
@@ -83,15 +83,15 @@ def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, what: str)
     phases = Phases()
     loop_s = 0.0
     while True:
-        count, batch, warm = world.broadcast([*(planned or (0, 0)), isinstance(planned, WarmUp)], f"{what}: the next samples")
+        count, batch, warm = world.broadcast([*(planned or (0, 0)), isinstance(planned, WarmUp)], f"{title}: the next samples")
         if count == 0:
             return None
-        with world.watchdog.phase(f"{what}: {'warm-up' if warm else 'measuring'}"):
+        with world.watchdog.phase(f"{title}: {'warm-up' if warm else 'measuring'}"):
             began = time.monotonic()
             with phases.record("warm-up" if warm else "samples"):
                 seconds = loop.run(count, batch) / (batch * loop.iterations)
             loop_s += time.monotonic() - began
-        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{what}: gathering samples")
+        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{title}: gathering samples")
         if plan is None or arrays is None:
             continue
         halves = [(array[: len(array) // 2], array[len(array) // 2 :]) for array in arrays]
@@ -102,7 +102,7 @@ def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, what: str)
         try:
             planned = plan.send(samples)
         except StopIteration as stop:
-            world.broadcast([0, 0, False], f"{what}: the next samples")
+            world.broadcast([0, 0, False], f"{title}: the next samples")
             measured: Measurement = stop.value
             measured.loop_s = loop_s
             measured.durations = durations

@@ -538,20 +538,20 @@ def run_task(task: Task, request: Request, world: World, listener: ProgressListe
     return code
 
 
-def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
+def at_rank_0(world: World, do: Callable[[], T], doing: str) -> T | None:
     """Return the result of `do` at rank 0, None elsewhere. All ranks must call it.
 
-    A UsageError in `do` ends the launch, and rank 0 reports it. `what` names the phase.
+    A UsageError in `do` ends the launch, and rank 0 reports it. `doing` names the phase.
     """
     result = None
     refused = None
     if world.rank == 0:
         try:
-            with world.watchdog.phase(what):
+            with world.watchdog.phase(doing):
                 result = do()
         except UsageError as error:
             refused = str(error)
-    refused = world.broadcast(refused, what)
+    refused = world.broadcast(refused, doing)
     if refused:
         world.refuse(refused)
     return result

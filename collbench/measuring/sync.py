@@ -78,10 +78,10 @@ def _at_all_ranks(world: World, step: Callable[[], T]) -> T:
 # Tasks that run at the same time, each in its own thread.
 
 
-def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:
+def at_once(tasks: Sequence[Callable[[], T]], doing: str, patience_s: float | None = None) -> list[T]:
     """Run the tasks at the same time, each in a thread, and return their results in order.
 
-    Raises the first error of any, WaitExpired if one has not ended within `patience_s`. `what` names the work in
+    Raises the first error of any, WaitExpired if one has not ended within `patience_s`. `doing` names the work in
     errors.
     """
     results: dict[int, T] = {}
@@ -101,7 +101,7 @@ def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | Non
     if errors:
         raise errors[0]
     if len(results) < len(tasks):
-        raise WaitExpired(f"{what}: {len(tasks) - len(results)} of {len(tasks)} threads did not end within {patience_s:g} s")
+        raise WaitExpired(f"{doing}: {len(tasks) - len(results)} of {len(tasks)} threads did not end within {patience_s:g} s")
     return [results[place] for place in range(len(tasks))]
 
 

@@ -172,28 +172,28 @@ def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[Left
     """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
     ranks_to_judge = sum(len(ranks) - 1 for ranks in ready.groups)
     early: list[LeftEarly] = []
-    what = f"{ready.case.title()}: verifying"
+    doing = f"{ready.case.title()}: verifying"
     for attempt in range(_ATTEMPTS):
-        world.allgather(None, what)  # the ranks leave it nearly at the same time
+        world.allgather(None, doing)  # the ranks leave it nearly at the same time
         began = time.monotonic()
-        world.allgather(None, what)
-        meeting_s = max(world.allgather(time.monotonic() - began, what))
+        world.allgather(None, doing)
+        meeting_s = max(world.allgather(time.monotonic() - began, doing))
         delay_s = max(meeting_s * _MEETINGS, _DELAY_S * _LONGER**attempt)
-        replies = world.allgather(_attempt(ready, world, late, delay_s, what), what)
+        replies = world.allgather(_attempt(ready, world, late, delay_s, doing), doing)
         early += [LeftEarly(**values) for reply in replies for values in reply["early"]]
         if early or not any(reply["late_itself"] for reply in replies):
             return bool(early) or sum(reply["judged"] for reply in replies) == ranks_to_judge, early
     return False, early
 
 
-def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, what: str) -> dict[str, Any]:
+def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, doing: str) -> dict[str, Any]:
     """Run one barrier.
 
     Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
     """
     waits = any(late in group.driven for group in ready.own_groups)
     began = time.monotonic()
-    world.allgather(None, what)
+    world.allgather(None, doing)
     if waits:
         time.sleep(delay_s)
     came_s = time.monotonic() - began
@@ -214,7 +214,7 @@ _MOST_LISTED = 4  # groups, and places of each
 
 
 def wrong_data(
-    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
+    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], kind: Literal["pair", "group"]
 ) -> list[str]:
     """Return a sentence for each of the first groups with wrong data, and one with the number of further groups.
 
@@ -234,5 +234,5 @@ def wrong_data(
         sentences.append(f"wrong data {where}: {plural(wrong, 'element')} {differ} from what was sent{errors}")
     unlisted = len(sentences) - _MOST_LISTED
     if unlisted > 0:
-        sentences[_MOST_LISTED:] = [f"wrong data in {plural(unlisted, f'more {what}')}"]
+        sentences[_MOST_LISTED:] = [f"wrong data in {plural(unlisted, f'more {kind}')}"]
     return sentences

@@ -83,10 +83,10 @@ class OverlapStates(msgspec.Struct, frozen=True):
 
     def gather(self, title: str, measured: Measurement | None, world: World) -> States | None:
         """Return the samples of all states at rank 0, None elsewhere. All ranks call it after the measurement."""
-        what = f"{title}: gathering the times of the computation"
-        blocks = world.broadcast(measured.samples.shape[1] // self.number if measured else 0, what)
+        doing = f"{title}: gathering the times of the computation"
+        blocks = world.broadcast(measured.samples.shape[1] // self.number if measured else 0, doing)
         times = self.computation.seconds(blocks * (self.number - 1)).reshape(blocks, self.number - 1).T
-        all_ranks = world.gather_array(times, what)
+        all_ranks = world.gather_array(times, doing)
         if measured is None or all_ranks is None:
             return None
         computing = np.max([all_ranks[rank] for rank in self.timed], axis=0)  # [states with a computation × blocks]
@@ -274,11 +274,11 @@ def calibrate_to(goal_s: float, computation: FixedComputation, stage: BackendCon
 
 def median_time(loop: Loop, timed: list[int], world: World) -> float:
     """Return the median time of a loop's sample at the slowest rank, from few samples, the same at all ranks."""
-    what = "calibrating the computation"
-    once_s = _run(loop, 1, timed, world, what)
-    return _run(loop, max(2, min(30, int(0.1 / max(once_s, 1e-6)))), timed, world, what)
+    once_s = _run(loop, 1, timed, world)
+    return _run(loop, max(2, min(30, int(0.1 / max(once_s, 1e-6)))), timed, world)
 
 
-def _run(loop: Loop, n: int, timed: list[int], world: World, what: str) -> float:
-    samples = np.array([rank_samples for process in world.allgather(loop.run(n).tolist(), what) for rank_samples in process])
+def _run(loop: Loop, n: int, timed: list[int], world: World) -> float:
+    all_ranks = world.allgather(loop.run(n).tolist(), "calibrating the computation")
+    samples = np.array([rank_samples for process in all_ranks for rank_samples in process])
     return max(float(np.median(samples[timed].max(axis=0))), 1e-7)
