@@ -22,6 +22,7 @@ from itertools import combinations
 from math import ceil, exp, hypot, log, log2, sqrt
 from pathlib import Path
 from statistics import NormalDist, median
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -196,7 +197,7 @@ def _fit(series: _Series, model: ScalingModel) -> _Fit | None:
     times = np.array([point.time_s for point in series.points])
     weights = 1 / np.array([point.sigma for point in series.points])
 
-    def linearized(logs: _Values) -> tuple[_Values, _Values]:
+    def linearized(logs: _Values) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the derivative of ln of the times by ln of the factors, and the residuals, both over sigma."""
         parts = basis * np.exp(logs)
         total = parts.sum(axis=1)
@@ -218,8 +219,7 @@ def _fit(series: _Series, model: ScalingModel) -> _Fit | None:
     jacobian, residuals = linearized(logs)
     spare = len(times) - len(model.terms)
     misfit = float((residuals**2).sum()) / spare if spare else 1.0
-    covariance: _Values = np.linalg.pinv(jacobian.T @ jacobian) * max(1.0, misfit)
-    return _Fit(series, model, logs, covariance)
+    return _Fit(series, model, logs, np.linalg.pinv(jacobian.T @ jacobian) * max(1.0, misfit))
 
 
 class LeftOut(msgspec.Struct, frozen=True):
