@@ -1,6 +1,4 @@
-"""Return each case's expected bandwidth and hard limit: given by the user, simulated, measured on the host, or from
-link speeds.
-"""
+"""Return each case's expected bandwidth and hard limit: given by the user, simulated, measured on the host, or from link speeds."""
 
 from __future__ import annotations
 
@@ -229,9 +227,7 @@ class Ceilings(msgspec.Struct):
         """Return the machines, their links and the references, JSON-ready, for topology.json."""
         from collbench.machine.snapshot import topology_json
 
-        members = msgspec.to_builtins(self.world.members)
-        interfaces = msgspec.to_builtins(self.interfaces)
-        return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
+        return topology_json(self.machines) | msgspec.to_builtins({"members": self.world.members, "interfaces": self.interfaces})
 
 
 def _together(ceiling: Ceiling, pairs: int) -> Ceiling:

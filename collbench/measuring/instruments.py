@@ -1,6 +1,4 @@
-"""Readings around each case, taken by the first rank of each host: counters of interfaces, ports and GPUs, and
-telemetry meanwhile.
-"""
+"""Readings around each case, taken by the first rank of each host: counters of interfaces, ports and GPUs, and telemetry meanwhile."""
 
 from __future__ import annotations
 

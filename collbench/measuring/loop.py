@@ -1,6 +1,4 @@
-"""Run and time programs of library calls: in C where every call is native, else in Python. Both stop at the first
-error.
-"""
+"""Run and time programs of library calls: in C where every call is native, else in Python. Both stop at the first error."""
 
 from __future__ import annotations
 

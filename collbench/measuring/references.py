@@ -1,6 +1,4 @@
-"""Measure the rates at which ranks of a host exchange data, all at once and without a library. They are the measured
-references.
-"""
+"""Measure the rates at which ranks of a host exchange data, all at once and without a library. They are the measured references."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Convert samples to a row: the slowest rank per iteration, the median, and the bandwidth. Of several groups the
-slowest counts.
-"""
+"""Convert samples to a row: the slowest rank per iteration, the median, and the bandwidth. Of several groups the slowest counts."""
 
 from __future__ import annotations
 
