@@ -227,7 +227,8 @@ class Ceilings(msgspec.Struct):
         """Return the machines, their links and the references, JSON-ready, for topology.json."""
         from collbench.machine.snapshot import topology_json
 
-        return topology_json(self.machines) | msgspec.to_builtins({"members": self.world.members, "interfaces": self.interfaces})
+        hosts: dict[str, Any] = msgspec.to_builtins({"members": self.world.members, "interfaces": self.interfaces})
+        return topology_json(self.machines) | hosts
 
 
 def _together(ceiling: Ceiling, pairs: int) -> Ceiling:

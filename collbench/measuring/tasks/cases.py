@@ -111,18 +111,8 @@ class CasesTask(Task):
             reasons |= zip(places, _reasons(items, session.world), strict=True)
             cases_of_backends[name] = BackendCases(session, opened, session.context_of(items, opened.backend) if opened.backend else None)
         session.lap()
+        order = self._in_order(session, order, reasons)
         measurable = [place for place in order if not reasons[place]]
-        is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
-        if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
-            order.sort(key=lambda place: self.work[place][1].size_bytes)
-            measurable.sort(key=lambda place: self.work[place][1].size_bytes)
-        elif measurable:
-            is_shown = session.world.broadcast(session.listener is not None, "choosing the first case")
-            if is_shown and session.request.launches == 1:  # rows are printed in order, so that the first one appears soon
-                first = min(measurable)
-                for places in (order, measurable):
-                    places.remove(first)
-                    places.insert(0, first)
         times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable], ends_s=session.ends_s)
         omitted: list[Case] = []
         for done, place in enumerate(order):
@@ -153,6 +143,19 @@ class CasesTask(Task):
             largest = max(omitted, key=lambda case: case.size_bytes)
             series = tuple(dict.fromkeys((case.operation, case.backend) for case in omitted))
             session.note(TimeWasOver(len(omitted), len(measurable), largest.title(), session.request.budget.wall_s or 0.0, series))
+
+    def _in_order(self, session: LaunchSession, order: list[int], reasons: Mapping[int, Fact | None]) -> list[int]:
+        """Return the shuffled places in the order of measuring. With little time left small cases come first, since they still fit."""
+        is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
+        if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):
+            return sorted(order, key=lambda place: self.work[place][1].size_bytes)
+        first = min((place for place in order if not reasons[place]), default=None)
+        if first is None:
+            return order
+        is_shown = session.world.broadcast(session.listener is not None, "choosing the first case")
+        if not is_shown or session.request.launches != 1:
+            return order
+        return [first, *(place for place in order if place != first)]  # rows are printed in order, so that the first one appears soon
 
     def exit_code(self, records: Sequence[Row]) -> int:
         """Return the exit code: 4 when data was wrong, or no backend starts; 2 when every case is n/a, else 0."""
