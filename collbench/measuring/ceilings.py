@@ -1,6 +1,4 @@
-"""Return each case's expected bandwidth and hard limit: given by the user, simulated, measured on the host, or from
-link speeds.
-"""
+"""Return each case's expected bandwidth and hard limit: given by the user, simulated, measured on the host, or from link speeds."""
 
 from __future__ import annotations
 
@@ -61,16 +59,16 @@ class Ceilings(msgspec.Struct):
     status: Callable[[str], None] = lambda text: None
     ends_s: float | None = None
     rates: dict[tuple[str, str], HostRates] = msgspec.field(default_factory=dict)  # of the references, by data type and kind of buffers
-    _found: dict[tuple[Any, ...], CeilingPair] = msgspec.field(default_factory=dict)
+    _of_cases: dict[tuple[Any, ...], CeilingPair] = msgspec.field(default_factory=dict)
     _gpu_nodes: dict[str, GpuNodes] = msgspec.field(default_factory=dict)
     _hosts: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
     def prepare(self, backends: Sequence[Backend], cases: Sequence[tuple[Operation, Case]]) -> None:
         """Probe the hosts and measure the references that the cases need. All ranks must call it; only rank 0 gets the machines."""
         self.status("reading the hardware…")
-        own = msgspec.to_builtins(read_interface(interface_with(self.world.me.address)))
-        found = self.world.allgather(own, "reading the interfaces")
-        by_host = {member.host: found[member.rank] for member in reversed(self.world.members)}
+        interface = msgspec.to_builtins(read_interface(interface_with(self.world.me.address)))
+        by_rank = self.world.allgather(interface, "reading the interfaces")
+        by_host = {member.host: by_rank[member.rank] for member in reversed(self.world.members)}
         self.interfaces = [Interface(**by_host[host]) for host in self.world.hosts]  # of each host the one with the ranks' addresses
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self.world.oversubscribed:
@@ -118,16 +116,17 @@ class Ceilings(msgspec.Struct):
             return ceiling_from_rate(self.request.ceiling), None
         if operation.aggregate:
             ceiling, bound = self.of(replace(operation, aggregate=False), case, backend, groups, directly)
-            return _of_all(ceiling, len(groups)), bound and _of_all(bound, len(groups))
+            return _together(ceiling, len(groups)), bound and _together(bound, len(groups))
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if case.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
             return self._inside(operation, case, backend, max(map(len, groups), default=1), directly), None
-        known = (backend.name, case.device, operation.name, case.root, case.traffic, case.size_bytes if operation.uneven else 0)
-        key = (*known, tuple(map(tuple, groups)))
-        if key not in self._found:
-            self._found[key] = self._of_links(operation, case, backend, key[-1])
-        return self._found[key]
+        all_groups = tuple(map(tuple, groups))
+        size_bytes = case.size_bytes if operation.uneven else 0
+        key = (backend.name, case.device, operation.name, case.root, case.traffic, size_bytes, all_groups)
+        if key not in self._of_cases:
+            self._of_cases[key] = self._of_links(operation, case, backend, all_groups)
+        return self._of_cases[key]
 
     def _inside(self, operation: Operation, case: Case, backend: Backend, n: int, directly: bool | None) -> Ceiling:
         """Return the rate measured inside the hosts for groups of n ranks, with all ranks active at the same time."""
@@ -183,7 +182,8 @@ class Ceilings(msgspec.Struct):
         from collbench.machine.peak.node import Job, Node
         from collbench.measuring.link_ceilings import ceiling_of
 
-        inside, links = unknown("shared memory of the host"), self.leaving(backend)
+        inside = unknown("shared memory of the host")
+        links = self.leaving(backend)
 
         def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...] = ()) -> Node:
             return Node(len(ranks), inside, links[host], neighbours=inside, host=host)
@@ -215,7 +215,6 @@ class Ceilings(msgspec.Struct):
         return dict(zip(self.world.hosts, links, strict=True))
 
     def _crosses(self, backend: Backend, group: Sequence[int]) -> bool:
-        """Return whether a group's ranks are on several hosts."""
         return len(self.world.hosts) > 1 and len({self._host_of(backend)[rank] for rank in group}) > 1
 
     def _host_of(self, backend: Backend) -> list[str]:
@@ -228,16 +227,16 @@ class Ceilings(msgspec.Struct):
         """Return the machines, their links and the references, JSON-ready, for topology.json."""
         from collbench.machine.snapshot import topology_json
 
-        members = msgspec.to_builtins(self.world.members)
-        interfaces = msgspec.to_builtins(self.interfaces)
-        return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
+        hosts: dict[str, Any] = msgspec.to_builtins({"members": self.world.members, "interfaces": self.interfaces})
+        return topology_json(self.machines) | hosts
 
 
-def _of_all(ceiling: Ceiling, pairs: int) -> Ceiling:
+def _together(ceiling: Ceiling, pairs: int) -> Ceiling:
     """Return the rate of all pairs together from that of the slowest pair: the row's time ends with the last pair."""
     if ceiling.bytes_per_s is None:
         return ceiling
-    low, high = ceiling.low_bytes_per_s, ceiling.high_bytes_per_s
+    low = ceiling.low_bytes_per_s
+    high = ceiling.high_bytes_per_s
     return replace(
         ceiling, bytes_per_s=ceiling.bytes_per_s * pairs, low_bytes_per_s=low and low * pairs, high_bytes_per_s=high and high * pairs
     )
@@ -245,7 +244,8 @@ def _of_all(ceiling: Ceiling, pairs: int) -> Ceiling:
 
 def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
     """Return how many pairs, given by their hosts, share one direction of the busiest host's NICs."""
-    senders, receivers = Counter(pair[0] for pair in hosts), Counter(pair[-1] for pair in hosts)
+    senders = Counter(pair[0] for pair in hosts)
+    receivers = Counter(pair[-1] for pair in hosts)
     if operation.bidirectional:
         return max((senders + receivers).values())
     most = max(*senders.values(), *receivers.values())
@@ -255,10 +255,10 @@ def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
 def _work_of(operation: Operation, case: Case, n: int) -> HostWork:
     """Return what a case does inside a host, in groups of n ranks."""
     place = Place(case.root or 0, n, operation.count(case, n), case)
-    own = 0
+    copied = 0
     if operation.cpu_model == "copy" and not case.in_place:
         blocks = operation.expected_blocks(place)
         from_itself = [block.count for block in blocks if list(block.sources) == [place.rank]]
-        own = sum(from_itself) if len(from_itself) < len(blocks) else 0  # the root of a scatter copies while the others receive
+        copied = sum(from_itself) if len(from_itself) < len(blocks) else 0  # the root of a scatter copies while the others receive
     one_way = not operation.bidirectional if operation.pair else operation.rooted
-    return HostWork(operation.cpu_model, n, operation.bus_factor(n), one_way, own * case.dtype.size / case.size_bytes)
+    return HostWork(operation.cpu_model, n, operation.bus_factor(n), one_way, copied * case.dtype.size / case.size_bytes)

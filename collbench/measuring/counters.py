@@ -66,7 +66,10 @@ def _read(path: str, most: int) -> str:
         return ""
     try:
         parts = []
-        while most > 0 and (part := os.read(file, most)):  # the kernel returns a long file in pages
+        while most > 0:  # the kernel returns a long file in pages
+            part = os.read(file, most)
+            if not part:
+                break
             parts.append(part)
             most -= len(part)
         return b"".join(parts).decode("ascii", errors="replace")
@@ -127,10 +130,10 @@ def read(root: str = "", inside: bool = False) -> tuple[dict[str, Counts], froze
     leaving: set[str] = set()
     table = _table(f"{root}{_TABLE}")
     for name in entries(f"{root}{CLASS}"):
-        of_interface = table.get(name) or numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
-        if not of_interface:
+        interface_counts = table.get(name) or numbers(f"{root}{CLASS}/{name}/statistics", NAMES)
+        if not interface_counts:
             continue
-        counts[name] = of_interface
+        counts[name] = interface_counts
         if not inside and name != LOOPBACK and _leaves(f"{root}{CLASS}/{name}"):
             leaving.add(name)
             counts[name] |= numbers(f"{root}{CLASS}/{name}", ("carrier_changes",))
@@ -184,7 +187,7 @@ _DATA = {"port_xmit_data": ("tx_bytes", 4), "port_rcv_data": ("rx_bytes", 4), "p
          "port_rcv_packets": ("rx_packets", 1)}  # fmt: skip
 _SIGNS = ("port_xmit_wait", "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
           "local_link_integrity_errors", "excessive_buffer_overrun_errors")  # fmt: skip
-_OF_DRIVERS = ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts", "rdma_read_bytes", "rdma_read_resp_bytes", "rdma_write_bytes",
+_DRIVER_COUNTERS = ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts", "rdma_read_bytes", "rdma_read_resp_bytes", "rdma_write_bytes",
                "rdma_write_recv_bytes", "sent_pkts", "rcvd_pkts", *HW_COUNTERS)  # fmt: skip
 _STUCK = 2**32 - 1  # old 32-bit counters stop here (InfiniBand: "counters shall not roll over")
 
@@ -212,12 +215,12 @@ def moved(counts: Mapping[str, int | None], direction: str) -> int | None:
 
 def _port(folder: str) -> Counts:
     names = set(entries(f"{folder}/hw_counters"))
-    of_driver = numbers(f"{folder}/hw_counters", [name for name in _OF_DRIVERS if name in names])
+    driver_counts = numbers(f"{folder}/hw_counters", [name for name in _DRIVER_COUNTERS if name in names])
     standard = numbers(f"{folder}/counters", (*_DATA, *_SIGNS))
     valid = {name: value for name, value in standard.items() if value != _STUCK}
     signs = {name: value for name, value in valid.items() if name not in _DATA}
     data = {name: valid[file] * unit for file, (name, unit) in _DATA.items() if file in valid}
-    return {**of_driver, **signs, **data}
+    return {**driver_counts, **signs, **data}
 
 
 # TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs), and Linux's own counters

@@ -171,7 +171,7 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
 
 _FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a few percent
 # bytes that the kernel copied, as a part of the minimum
-_OF_OTHERS = 0.1  # at most: other processes' only
+_MOST_BY_OTHERS = 0.1  # at most: other processes' only
 _ALL = 0.9  # at least: all of a case
 _WITH_DETOURS = 2.2  # at most: with all steps of a tree or halving
 _MOST_HOSTS = 16
@@ -331,8 +331,8 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
         interfaces=moved["interfaces"],
         ports=moved["ports"],
         gpus=moved["gpus"],
-        out=_one_way(moved, "tx", must_leave, known=not why) if crosses else None,
-        into=_one_way(moved, "rx", must_enter, known=not why) if crosses else None,
+        out=_one_way(moved, "tx", must_leave, is_known=not why) if crosses else None,
+        into=_one_way(moved, "rx", must_enter, is_known=not why) if crosses else None,
         packets_out=packets if sends else None,
         idle_ports=moved["idle"],
         gpu_states=moved["states"],
@@ -340,10 +340,10 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
     )
 
 
-def _one_way(moved: dict[str, Any], direction: str, must: float, *, known: bool) -> BytesOneWay:
+def _one_way(moved: dict[str, Any], direction: str, must: float, *, is_known: bool) -> BytesOneWay:
     """Return the bytes of a direction ("tx" or "rx") over a host's interfaces, without TCP headers, and its RDMA ports."""
     total = None
-    if known:
+    if is_known:
         parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
         parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
         total = None if None in parts else sum(part for part in parts if part)
@@ -400,7 +400,7 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     must = _between_ranks(ran)
     if not must:
         return None
-    if count <= _OF_OTHERS * must:
+    if count <= _MOST_BY_OTHERS * must:
         return False
     return True if _ALL <= count / must <= _WITH_DETOURS else None
 

@@ -19,17 +19,23 @@ from collbench.units import plural
 # Whether other work disturbed a case: time in which its ranks waited for a CPU, and changes of the machine state.
 
 
-_FEWEST, _LEAST_SHARE = 3, 0.001
+_FEWEST = 3
+_LEAST_SHARE = 0.001
 # Lost packets that congestion does not explain. A flow that fills a path loses 1.5 / W² of its packets with W packets in flight (RFC 5348,
 # section 3.1): 0.3 % means W = 22, far less than a queue has. A cable loses single frames, of one segment each, and so few segments in one
 # recovery. A queue that overflows, and software that drops a packet of up to 64 KiB before it is split, lose many: measured over shaped
 # links, 9 to 75 segments in each recovery, against 1 to 4.2 at 1 % of independent loss.
-_LOSSY_SHARE, _MOST_PER_RECOVERY = 0.003, 6
+_LOSSY_SHARE = 0.003
+_MOST_PER_RECOVERY = 6
 _FEWEST_RECOVERIES = 4
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MOST_STALLS = 8
-_STALL_S, _MEDIANS = 0.2, 20.0  # TCP waits at least 0.2 s before it retransmits
-RETRANSMITS, LOSSY_PATH, PORT_ERRORS, LINK_FLAPPED = "retransmits", "lossy_path", "port_errors", "link_flapped"
+_STALL_S = 0.2  # TCP waits at least so long before it retransmits
+_MEDIANS = 20.0
+RETRANSMITS = "retransmits"
+LOSSY_PATH = "lossy_path"
+PORT_ERRORS = "port_errors"
+LINK_FLAPPED = "link_flapped"
 _DAMAGED = ("rx_errors", "tx_errors")
 _PORT_ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors")
 _IDLE_SHARE = 0.01  # of a host's packets while a case is measured; what the kernel sends by itself, such as neighbor discovery, is less
@@ -119,8 +125,8 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
     """Return the network disturbances of a host, from the changes of its counters (`instruments.moved`)."""
     interfaces = {name: moved["interfaces"].get(name, {}) for name in moved["leaving"]}
     flaps = {name: counts["carrier_changes"] for name, counts in interfaces.items() if counts.get("carrier_changes")}
-    errors = {name: {what: counts[what] for what in _ERRORS if what in counts} for name, counts in interfaces.items()}
-    ports = {name: {what: counts[what] for what in _PORT_ERRORS if what in counts} for name, counts in moved.get("ports", {}).items()}
+    errors = {name: _chosen(counts, _ERRORS) for name, counts in interfaces.items()}
+    errors |= {name: _chosen(counts, _PORT_ERRORS) for name, counts in moved.get("ports", {}).items()}
     tcp = moved.get("tcp", {})
     packets = {name: (counts.get("tx_packets") or 0) + (counts.get("rx_packets") or 0) for name, counts in interfaces.items()}
     few_packets = _IDLE_SHARE * sum(packets.values())
@@ -130,28 +136,31 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
         tcp_duplicates=tcp.get("duplicates") or 0,
         tcp_recoveries=tcp.get("recoveries") or 0,
         carrier_changes=flaps,
-        errors={name: found for name, found in {**errors, **ports}.items() if found},
+        errors={name: counts for name, counts in errors.items() if counts},
     )
     return HostNetwork(host, counts, frozenset(name for name, count in packets.items() if count < few_packets))
 
 
-def flags(hosts: Iterable[HostNetwork]) -> list[str]:
+def _chosen(counts: Mapping[str, int | None], names: Iterable[str]) -> dict[str, int | None]:
+    return {name: counts[name] for name in names if name in counts}
+
+
+def flags(hosts: Sequence[HostNetwork]) -> list[str]:
     """Return the quality flags that these disturbances set on a row."""
-    found = list(hosts)
-    words = {
-        RETRANSMITS: any(one.counts.retransmits for one in found),
-        LOSSY_PATH: any(one.counts.lossy for one in found),
-        PORT_ERRORS: any(one.damaged for one in found),
-        LINK_FLAPPED: any(one.counts.carrier_changes for one in found),
+    applies = {
+        RETRANSMITS: any(host.counts.retransmits for host in hosts),
+        LOSSY_PATH: any(host.counts.lossy for host in hosts),
+        PORT_ERRORS: any(host.damaged for host in hosts),
+        LINK_FLAPPED: any(host.counts.carrier_changes for host in hosts),
     }
-    return [word for word, true in words.items() if true]
+    return [flag for flag in applies if applies[flag]]
 
 
 def stalls(samples: Sequence[tuple[str, float]], median_s: float) -> list[Stall]:
     """Return the stalls among samples, each (phase, seconds), the longest first, eight at most."""
     least = max(_STALL_S, _MEDIANS * median_s)
-    found = [Stall(phase, round(seconds, 6), median_s) for phase, seconds in samples if seconds > least]
-    return sorted(found, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
+    all_stalls = [Stall(phase, round(seconds, 6), median_s) for phase, seconds in samples if seconds > least]
+    return sorted(all_stalls, key=lambda stall: -stall.seconds)[:_MOST_STALLS]
 
 
 class LinkFlapped(Fact, frozen=True):
@@ -229,11 +238,12 @@ class CaseDisturbed(Fact, frozen=True):
         return f"{self.case}: {slow}: {why or 'cause unknown: the counters of the hosts show nothing'}"
 
 
-def case_disturbed(case: str, found: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
+def case_disturbed(case: str, stalls: Sequence[Stall], hosts: Iterable[HostNetwork], paused_s: Mapping[str, float]) -> CaseDisturbed | None:
     """Return the disturbances of a case as one fact; None without any. `paused_s`: seconds by the host of a paused process."""
-    causes = [cause for one in hosts for cause in one.causes()]
+    causes = [cause for host in hosts for cause in host.causes()]
     causes += [ProcessPaused(host, seconds) for host, seconds in paused_s.items()]
-    if not found:
+    if not stalls:
         flaps = tuple(cause for cause in causes if isinstance(cause, LinkFlapped))
         return CaseDisturbed(case, flaps) if flaps else None
-    return CaseDisturbed(case, tuple(causes), len(found), found[0].phase, found[0].seconds, found[0].median_s)
+    longest = stalls[0]
+    return CaseDisturbed(case, tuple(causes), len(stalls), longest.phase, longest.seconds, longest.median_s)

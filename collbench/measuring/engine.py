@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -186,11 +187,7 @@ class Engine(msgspec.Struct, frozen=True):
         all_listeners = list(listeners)
         if self.instruments and not is_virtual:
             all_listeners.insert(0, self.instruments)
-
-        def sample(budget: Budget) -> Measurement | None:
-            return self.sample(work, ready, budget)
-
-        return measure_monitored(ready, self.world, budget, sample, probe, listeners=all_listeners)
+        return measure_monitored(ready, self.world, budget, partial(self.sample, work, ready), probe, listeners=all_listeners)
 
     def crowded(self, backend: Backend, device: str) -> bool:
         """Return whether ranks, or the busy threads of their library, wait for cores, so that percentages are left out."""

@@ -1,6 +1,4 @@
-"""Readings around each case, taken by the first rank of each host: counters of interfaces, ports and GPUs, and
-telemetry meanwhile.
-"""
+"""Readings around each case, taken by the first rank of each host: counters of interfaces, ports and GPUs, and telemetry meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ import msgspec
 
 from collbench.control.world import World
 from collbench.measuring import counters
-from collbench.measuring.counters import Counts, Gpus, Grown, entries
+from collbench.measuring.counters import Counts, Gpus, Grown, entries, word
 from collbench.measuring.crossing import CaseActivity, MovedBytes, moved_bytes
 from collbench.measuring.listeners import Listener
 from collbench.measuring.prepared_case import PreparedCase
@@ -75,7 +73,7 @@ class Span(msgspec.Struct, frozen=True):
 def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
     """Return the current counters; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-    rows = [line.split()[1:] for line in (_text(stat) or "").splitlines() if line.startswith("cpu") and line.partition(" ")[0] in usable]
+    rows = [line.split()[1:] for line in counters.text(str(stat)).splitlines() if line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
     ticks = sum(map(sum, counts))
@@ -119,23 +117,23 @@ def explains_spread(shared: SharedCores) -> bool:
 
 def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int]], spread: float) -> SharedCores | None:
     """Return how the ranks of a host shared its cores, from the `Span` and the usable CPUs of each; None if it is not known."""
-    cores = len({cpu for of_rank in cpus for cpu in of_rank})
+    cores = len({cpu for rank_cpus in cpus for cpu in rank_cpus})
     seconds = max(span["seconds"] for span in spans)
     if not cores or not all(span["threads"] for span in spans) or seconds < _FEWEST_TICKS * _TICK_S:
         return None
-    working_s = sum({tuple(of_rank): span["working_s"] for of_rank, span in zip(cpus, spans, strict=True)}.values())
+    working_s = sum({tuple(rank_cpus): span["working_s"] for rank_cpus, span in zip(cpus, spans, strict=True)}.values())
     others = max(0.0, working_s - sum(span["own_s"] for span in spans)) / (cores * seconds)
     return SharedCores(sum(span["threads"] for span in spans), cores, round(others, 3), round(spread, 2))
 
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
     """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
-    governors = {_text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor") or "" for cpu in os.sched_getaffinity(0)}
-    boost = {"0": False, "1": True}.get(_text(cpus_folder / "cpufreq" / "boost") or "")
+    governors = {word(f"{cpus_folder}/cpu{cpu}/cpufreq/scaling_governor") for cpu in os.sched_getaffinity(0)}
+    boost = {"0": False, "1": True}.get(word(f"{cpus_folder}/cpufreq/boost"))
     if boost is None:
-        boost = {"0": True, "1": False}.get(_text(cpus_folder / "intel_pstate" / "no_turbo") or "")
+        boost = {"0": True, "1": False}.get(word(f"{cpus_folder}/intel_pstate/no_turbo"))
     # the word in brackets: "madvise" of "always [madvise] never"
-    chosen = next((word.strip("[]") for word in (_text(huge_pages) or "").split() if word.startswith("[")), None)
+    chosen = next((choice.strip("[]") for choice in word(str(huge_pages)).split() if choice.startswith("[")), None)
     return {"governor": "+".join(sorted(governors - {""})) or None, "boost": boost, "huge_pages": chosen}
 
 
@@ -144,19 +142,12 @@ def binding(cpus: Sequence[Sequence[str]]) -> str:
 
     cpus: for each rank the names of the CPUs that it may use.
     """
-    counts = [len(set(of_rank)) for of_rank in cpus]
-    total = len({cpu for of_rank in cpus for cpu in of_rank})
+    counts = [len(set(rank_cpus)) for rank_cpus in cpus]
+    total = len({cpu for rank_cpus in cpus for cpu in rank_cpus})
     if len(counts) > 1 and sum(counts) == total:
         most = max(counts)
         return f"each rank on {most} CPU{'s' if most > 1 else ''} of its own"
     return f"ranks share {total} CPU{'s' if total != 1 else ''}"
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return None
 
 
 # Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.

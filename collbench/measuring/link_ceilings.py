@@ -51,7 +51,7 @@ class RunningCase(msgspec.Struct, frozen=True):
         """Return a group's ranks by host, hosts in order of appearance. In a rooted operation the root and its host come first."""
         root = group[self.case.root or 0] if self.operation.rooted else group[0]
         by_host: dict[str, list[int]] = {}
-        for rank in (root, *(other for other in group if other != root)):
+        for rank in (root, *(rank for rank in group if rank != root)):
             by_host.setdefault(self.host_of[rank], []).append(rank)
         return tuple((host, tuple(ranks)) for host, ranks in by_host.items())
 
@@ -68,17 +68,18 @@ def ceiling_of(running: RunningCase, node_of: MakeNode) -> CeilingPair:
     a least number of bytes, and each ring has its part of each host's NICs.
     """
     if running.operation.neighbours:
-        return _of_neighbours(running)
+        return _neighbour_ceilings(running)
     if running.operation.name not in OPERATIONS:
         return no_ceiling(f"the expected bandwidth of {running.operation.name} is unknown"), None
-    found = [ceilings(running.operation.name, _job(running, group, node_of)) for group in running.groups]
-    expectations = [each.expected for each in found if each.expected]
-    bounds = [each.bound for each in found if each.bound]
-    silent = next((each for each in bounds if each.bytes_per_s is None), None)
-    if silent or not bounds:
-        return replace(silent or no_ceiling("it moves nothing"), model="ring"), None
+    limits_of_groups = [ceilings(running.operation.name, _job(running, group, node_of)) for group in running.groups]
+    expectations = [limits.expected for limits in limits_of_groups if limits.expected]
+    bounds = [limits.bound for limits in limits_of_groups if limits.bound]
+    unknown_bound = next((bound for bound in bounds if bound.bytes_per_s is None), None)
+    if unknown_bound or not bounds:
+        return replace(unknown_bound or no_ceiling("it moves nothing"), model="ring"), None
     shared = _Shared.of(running)
-    bound, expected = _slowest([*bounds, *shared.bounds()]), _slowest(expectations)
+    bound = _slowest([*bounds, *shared.bounds()])
+    expected = _slowest(expectations)
     if expected.model == "ring":
         expected = _slowest([expected, *shared.rings()])
     if expected.model != "ring" or like(running.operation.name) == "scan":  # the order of the chain of a scan is that of the ranks
@@ -86,7 +87,7 @@ def ceiling_of(running: RunningCase, node_of: MakeNode) -> CeilingPair:
     return expected, _no_less(bound, expected)
 
 
-def _of_neighbours(running: RunningCase) -> CeilingPair:
+def _neighbour_ceilings(running: RunningCase) -> CeilingPair:
     """Return (rate that messages sent by each rank itself can reach, hard limit), both by the hosts' NICs alone.
 
     In neighbor_allgather two neighbors on one host receive the same data. The hard limit counts that data once.
@@ -103,8 +104,8 @@ def _of_neighbours(running: RunningCase) -> CeilingPair:
     silent = next((running.leaving[host].name for host in messages if running.leaving[host].bytes_per_s is None), None)
     if silent:
         return no_ceiling(f"the rate between nodes is unknown: {silent}"), None
-    reached = [shared.of_ring(host, count / 2) for host, count in sorted(messages.items())]
-    return _slowest(reached), _no_less(_slowest(bounds), _slowest(reached))
+    expected = _slowest([shared.ring(host, count / 2) for host, count in sorted(messages.items())])
+    return expected, _no_less(_slowest(bounds), expected)
 
 
 def _job(running: RunningCase, group: tuple[int, ...], node_of: MakeNode) -> Job:
@@ -121,12 +122,15 @@ def _job(running: RunningCase, group: tuple[int, ...], node_of: MakeNode) -> Job
 
 def _traffic(running: RunningCase, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
     """Return the bytes from rank to rank, or the row of the ranks' parts, in the order of the nodes' ranks."""
-    case, place = running.case, {rank: index for index, rank in enumerate(group)}
+    case = running.case
+    n = len(group)
+    count = running.operation.count(case, n)
+    place = {rank: index for index, rank in enumerate(group)}
     order = [place[rank] for _, ranks in layout for rank in ranks]
     if running.operation.by_rank:
-        shares = elements_by_rank(case.traffic, len(group), running.operation.count(case, len(group)))
+        shares = elements_by_rank(case.traffic, n, count)
         return [[float(shares[index] * case.dtype.size) for index in order]]
-    parts = elements(case.traffic, len(group), running.operation.count(case, len(group)))
+    parts = elements(case.traffic, n, count)
     matrix: list[list[float]] = (parts[np.ix_(order, order)] * case.dtype.size).tolist()
     return matrix
 
@@ -149,39 +153,39 @@ class _Shared(msgspec.Struct, frozen=True):
 
     def bounds(self) -> list[Ceiling]:
         """Return the hard limits: of each host's NICs, from the bytes that all groups must move there, and of all NICs together."""
-        out, into = _sums(each.out for each in self.least), _sums(each.into for each in self.least)
+        out = _sums(group.out for group in self.least)
+        into = _sums(group.into for group in self.least)
+        hosts = sorted({*out, *into})
+        rates = {host: self.running.leaving[host].rate for host in hosts}
         moved = self._moved()
-        found = []
-        for host in sorted(set(out) | set(into)):
+        bounds = []
+        for host in hosts:
             busier = max(out[host], into[host])
-            link = self.running.leaving[host]
-            found.append(self._ceiling(host, link.rate * moved / busier, self._sharing(host, busier), "bound"))
-        total = sum(each.total for each in self.least)
-        if found and total:
-            together = sum(self.running.leaving[host].rate for host in set(out) | set(into))
-            slowest = min(set(out) | set(into), key=lambda host: (self.running.leaving[host].rate, host))
-            found.append(self._ceiling(slowest, together * moved / total, self._sharing(slowest, 0.0), "bound"))
-        return found
+            bounds.append(self._ceiling(host, rates[host] * moved / busier, self._sharing(host, busier), "bound"))
+        total = sum(group.total for group in self.least)
+        if bounds and total:
+            slowest = min(hosts, key=lambda host: (rates[host], host))
+            bounds.append(self._ceiling(slowest, sum(rates.values()) * moved / total, self._sharing(slowest, 0.0), "bound"))
+        return bounds
 
     def rings(self) -> list[Ceiling]:
         """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm needs them."""
         return [
             self._ceiling(host, self.running.leaving[host].as_nccl_takes_it().rate / self._groups(host), self._sharing(host, 0.0), "ring")
-            for host in sorted({host for each in self.least for host in (*each.out, *each.into)})
+            for host in sorted({host for group in self.least for host in (*group.out, *group.into)})
         ]
 
-    def of_ring(self, host: str, sizes: float) -> Ceiling:
+    def ring(self, host: str, sizes: float) -> Ceiling:
         """Return the rate of a host that sends `sizes` message sizes in an iteration."""
         return self._ceiling(host, self.running.leaving[host].rate / sizes, self._sharing(host, 0.0), "ring")
 
     def _moved(self) -> float:
         """Return the bytes that the bus bandwidth counts in one iteration."""
-        operation, case = self.running.operation, self.running.case
-        return case.size_bytes * operation.bus_factor(len(self.running.groups[0]))
+        return self.running.case.size_bytes * self.running.operation.bus_factor(len(self.running.groups[0]))
 
     def _groups(self, host: str) -> int:
         """Return how many groups share the busier direction of a host's NICs."""
-        return max(sum(1 for each in self.least if each.out.get(host)), sum(1 for each in self.least if each.into.get(host)))
+        return max(sum(bool(group.out.get(host)) for group in self.least), sum(bool(group.into.get(host)) for group in self.least))
 
     def _sharing(self, host: str, busier: float) -> str:
         """Return the groups that share a host's NICs, as text."""
@@ -193,22 +197,23 @@ class _Shared(msgspec.Struct, frozen=True):
         return f" shared by {groups} groups" if groups > 1 else ""
 
     def _ceiling(self, host: str, rate: float, sharing: str, model: str) -> Ceiling:
-        link, names = self.running.leaving[host], Counter(each.name for each in self.running.leaving.values())
+        link = self.running.leaving[host]
+        names = {leaving.name for leaving in self.running.leaving.values()}
         where = f" of {host}" if len(names) > 1 else ""
         parts = () if link.part is None else (link.part.of(host=host if where else None),)
         return Ceiling(KIND, rate, f"{link.name}{where}{sharing}", model, link.source, limited_by_parts=parts)
 
 
-def _sums(each: Iterable[Mapping[str, float]]) -> defaultdict[str, float]:
-    found: defaultdict[str, float] = defaultdict(float)
-    for one in each:
-        for host, amount in one.items():
-            found[host] += amount
-    return found
+def _sums(amounts_by_host: Iterable[Mapping[str, float]]) -> defaultdict[str, float]:
+    sums: defaultdict[str, float] = defaultdict(float)
+    for amounts in amounts_by_host:
+        for host, amount in amounts.items():
+            sums[host] += amount
+    return sums
 
 
-def _slowest(found: Sequence[Ceiling]) -> Ceiling:
-    return min(found, key=lambda each: each.bytes_per_s or 0.0)
+def _slowest(limits: Sequence[Ceiling]) -> Ceiling:
+    return min(limits, key=lambda limit: limit.bytes_per_s or 0.0)
 
 
 def _no_less(bound: Ceiling, expected: Ceiling) -> Ceiling:
@@ -250,8 +255,8 @@ class GpuNodes(msgspec.Struct):
 
     def in_ring(self, host: str, ranks: tuple[int, ...], group: Sequence[int]) -> Node:
         """Return as `node`, with only the links inside this host that a ring through the group, in its order, uses."""
-        inside, after = set(ranks), dict(zip(group, [*group[1:], group[0]], strict=True))
-        edges = [(self.gpus[rank], self.gpus[after[rank]]) for rank in ranks if after[rank] in inside]
+        after = dict(zip(group, [*group[1:], group[0]], strict=True))
+        edges = [(self.gpus[rank], self.gpus[after[rank]]) for rank in ranks if after[rank] in ranks]
         machine = self.machines[self.hosts.index(host)]
         return replace(self.node(host, ranks), neighbours=neighbours_of(machine, [self.gpus[rank] for rank in ranks], edges))
 
@@ -282,7 +287,7 @@ def _leaving(node: Node, whole: Sequence[Node], oversubscription: float) -> Link
 
     Unknown where an NVLink domain joins the node with some of the others.
     """
-    if node.clique is not None and sum(other.clique == node.clique for other in whole) > 1:
+    if node.clique is not None and sum(member.clique == node.clique for member in whole) > 1:
         return unknown(f"NVLink domain {node.clique} joins this node with others")
     return Job((node,), oversubscription).egress(node)
 
@@ -296,9 +301,12 @@ def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int,
     whole = nodes.whole()
     if isinstance(whole, Ceiling):
         return whole, None
-    jobs = [Job(joined_by_clique(whole), oversubscription, pairs=sharing)] if crossing else []
-    jobs += [Job((node,)) for node in whole if node.gpus > 1] if staying else []
-    found = [ceilings("p2p", job) for job in jobs]
-    bound = _slowest([each.bound for each in found if each.bound])
-    expected = _slowest([each.expected for each in found if each.expected])
+    jobs = []
+    if crossing:
+        jobs.append(Job(joined_by_clique(whole), oversubscription, pairs=sharing))
+    if staying:
+        jobs += [Job((node,)) for node in whole if node.gpus > 1]
+    limits_of_jobs = [ceilings("p2p", job) for job in jobs]
+    bound = _slowest([limits.bound for limits in limits_of_jobs if limits.bound])
+    expected = _slowest([limits.expected for limits in limits_of_jobs if limits.expected])
     return expected, bound if bound.bytes_per_s is not None else None

@@ -103,8 +103,7 @@ class LeakCheck(Listener, msgspec.Struct):
         """Return the growth of the worst rank."""
         if not reports:
             return {}
-        of_ranks = [report["held"] for report in reports]
-        return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
+        return HeldResources(*map(max, zip(*(report["held"] for report in reports), strict=True))).entry()
 
 
 class CommunicatorSizes(Listener, msgspec.Struct):
@@ -179,5 +178,4 @@ LISTENERS = (
 
 def listeners_of(observed: Observed) -> list[Listener]:
     """Return the listeners of a measurement."""
-    listeners = [kind.of(observed) for kind in loaded_parts(LISTENERS)]
-    return [listener for listener in listeners if listener is not None]
+    return [listener for listener in (kind.of(observed) for kind in loaded_parts(LISTENERS)) if listener is not None]

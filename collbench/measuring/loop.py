@@ -1,6 +1,4 @@
-"""Run and time programs of library calls: in C where every call is native, else in Python. Both stop at the first
-error.
-"""
+"""Run and time programs of library calls: in C where every call is native, else in Python. Both stop at the first error."""
 
 from __future__ import annotations
 
@@ -22,10 +20,12 @@ from collbench.stats.median import middle
 
 # Samples of work that calls only enqueue on streams: events before and after it, read after the streams are empty; see loop.c.
 
-_NOT_READY, _IN_PROGRESS = 600, 7  # cuda.h, nccl.h
-_IN_DEVICE, _IN_LIBRARY, _LATE = -2, -3, -4
+_NOT_READY = 600  # cuda.h
+_IN_PROGRESS = 7  # nccl.h
+_IN_DEVICE = -2
+_IN_LIBRARY = -3
+_LATE = -4
 _SHARE = 0.75  # of the deadline: leaves time to find the missing ranks and to end in order before the watchdog ends the process
-Words = ctypes.Array[ctypes.c_uint64]
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -54,15 +54,18 @@ class OnDevice:
     """
 
     def __init__(self, clock: DeviceClock, program: Program, sync: Program | None, progress: ctypes.c_int64) -> None:
-        self._clock, self._progress = clock, progress
-        self._program, self._sync = NativeSlots(program), NativeSlots(sync) if sync else None
-        self._arrays = [_words(values) for values in (clock.streams, clock.starts, clock.ends, clock.comms)]
+        self._clock = clock
+        self._progress = progress
+        self._program = NativeSlots(program)
+        self._sync = NativeSlots(sync) if sync else None
+        self._arrays = [(ctypes.c_uint64 * len(words))(*words) for words in (clock.streams, clock.starts, clock.ends, clock.comms)]
         self._deadline_s = _SHARE * clock.deadline_s
         self.enqueue_s: NDArray[np.float64] = np.empty(0)
 
     def run(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
         """Return the seconds of n samples of `batch` iterations each, [ranks this process drives × n]. Raises FailedCall."""
-        samples, enqueue = np.zeros((len(self._clock.streams), n)), np.zeros(n, np.int64)
+        samples = np.zeros((len(self._clock.streams), n))
+        enqueue = np.zeros(n, np.int64)
         native = library()
         if native is None:
             self._run_python(samples, enqueue, batch, first)
@@ -73,7 +76,8 @@ class OnDevice:
         return samples
 
     def _run_native(self, native: ctypes.CDLL, samples: NDArray[np.float64], enqueue: NDArray[np.int64], batch: int, first: int) -> None:
-        n, failure = samples.shape[1], FailureStruct()
+        n = samples.shape[1]
+        failure = FailureStruct()
         struct = self._struct()
         done = native.collbench_run_on_device(
             ctypes.byref(struct), self._program.structs, ctypes.c_int64(self._program.n), self._sync.structs if self._sync else None,
@@ -84,7 +88,8 @@ class OnDevice:
             raise FailedCall(Failure(int(failure.code), int(failure.call), int(failure.iteration)))
 
     def _struct(self) -> DeviceStruct:
-        clock, (streams, starts, ends, comms) = self._clock, self._arrays
+        clock = self._clock
+        streams, starts, ends, comms = self._arrays
         return DeviceStruct(
             n=len(clock.streams), streams=streams, starts=starts, ends=ends, comms=comms,
             n_comms=len(clock.comms) if clock.async_error else 0, record=clock.record, query=clock.query, elapsed=clock.elapsed,
@@ -93,8 +98,10 @@ class OnDevice:
 
     def _run_python(self, samples: NDArray[np.float64], enqueue: NDArray[np.int64], batch: int, first: int) -> None:
         """Run the samples in Python, where no compiler was available at installation."""
-        clock, turn = self._clock, first
-        record, elapsed = _function(clock.record, 2), _function(clock.elapsed, 3)
+        clock = self._clock
+        record = _function(clock.record, 2)
+        elapsed = _function(clock.elapsed, 3)
+        turn = first
         for i in range(samples.shape[1]):
             if self._sync:
                 _call_all(self._sync, 0, -1, i * batch)
@@ -113,9 +120,9 @@ class OnDevice:
             self._progress.value = (i + 1) * batch - 1
 
     def _wait(self, iteration: int) -> None:
-        clock, end = self._clock, time.monotonic() + self._deadline_s
-        query = _function(clock.query, 1)
-        for stream in clock.streams:
+        end = time.monotonic() + self._deadline_s
+        query = _function(self._clock.query, 1)
+        for stream in self._clock.streams:
             while (code := query(ctypes.c_uint64(stream))) == _NOT_READY:
                 if error := self._async_error():
                     raise FailedCall(Failure(error, _IN_LIBRARY, iteration))
@@ -128,7 +135,8 @@ class OnDevice:
     def _async_error(self) -> int:
         if not self._clock.async_error:
             return 0
-        query, error = _function(self._clock.async_error, 2), ctypes.c_int()
+        query = _function(self._clock.async_error, 2)
+        error = ctypes.c_int()
         for comm in self._clock.comms:
             code = query(ctypes.c_uint64(comm), ctypes.c_uint64(ctypes.addressof(error)))
             if code or error.value not in (0, _IN_PROGRESS):
@@ -146,10 +154,6 @@ class OnDevice:
     def remedy(self, failure: Failure) -> str:
         """Return what else the user can do about work that has not completed."""
         return f"; or raise --timeout, of which this is {100 * _SHARE:g} %" if failure.call == _LATE else ""
-
-
-def _words(values: Sequence[int]) -> Words:
-    return (ctypes.c_uint64 * len(values))(*values)
 
 
 def _function(address: int, words: int) -> Callable[..., int]:
@@ -241,16 +245,16 @@ class Loop(TimedLoop):
         self.starts_ns: NDArray[np.float64] = np.empty((0, 0))
         self._next = 0
         # the calls around a run's samples, on the same clock
-        around = [
+        self._meeting, self._parting = (
             Loop(replace(timed, program=program, sync=None, meeting=None, parting=None)) if program else None
             for program in (timed.meeting, timed.parting)
-        ]
-        self._meeting, self._parting = around
+        )
         self._device = OnDevice(timed.clock, timed.program, timed.sync, timed.progress) if isinstance(timed.clock, DeviceClock) else None
         if self._device:
             return
         if self.native:
-            self._slots, self._sync = NativeSlots(timed.program), NativeSlots(timed.sync) if timed.sync else None
+            self._slots = NativeSlots(timed.program)
+            self._sync = NativeSlots(timed.sync) if timed.sync else None
         else:
             self._functions = [_functions(slot, timed.program) for slot in timed.program.slots]
             self._before = _functions(timed.sync.slots[0], timed.sync) if timed.sync else []
@@ -285,7 +289,8 @@ class Loop(TimedLoop):
         try:
             samples = device.run(n, batch, first)
         except FailedCall as broken:
-            failure, why = broken.failure, device.explain(broken.failure)
+            failure = broken.failure
+            why = device.explain(failure)
             if why:
                 names = " and ".join(dict.fromkeys(name for name in self._timed.program.calls() if not name.startswith("ncclGroup")))
                 raise Unfinished(clock.stuck(f"{names} {why} (iteration {failure.iteration})") + device.remedy(failure)) from None
@@ -300,7 +305,9 @@ class Loop(TimedLoop):
         return failed.explain(code)
 
     def _run_native(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        start, elapsed, failure = np.zeros(n, np.int64), np.zeros(n, np.int64), FailureStruct()
+        start = np.zeros(n, np.int64)
+        elapsed = np.zeros(n, np.int64)
+        failure = FailureStruct()
         native = library()
         assert native is not None
         done = native.collbench_run(
@@ -315,9 +322,15 @@ class Loop(TimedLoop):
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
-        clock, progress, slots, starts, ends = self._timed.clock, self._timed.progress, self._functions, [], []
+        clock = self._timed.clock
         assert not isinstance(clock, DeviceClock)
-        queued, host_s, turn = clock.queued, [], first
+        progress = self._timed.progress
+        slots = self._functions
+        queued = clock.queued
+        starts = []
+        ends = []
+        host_s = []
+        turn = first
         for i in range(n):
             self._call(self._before, i * batch, in_sync=True)
             starts.append(clock.stamp())

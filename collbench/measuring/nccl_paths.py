@@ -87,15 +87,15 @@ def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], connections
 
 def _capability_of_machines(machines: Sequence[Machine]) -> Capability:
     """Return the capability of the least capable GPU with its best NIC."""
-    of_gpus = []
+    capabilities = []
     for machine in machines:
         nics = [nic for nic in machine.nics if nic.virtual is None and nic.rdma]
         distances = Distances(machine)
         for gpu in machine.gpus if nics else ():
-            of_gpus.append(best_of(capability(machine, gpu, nic, distances=distances) for nic in nics))
-    if not of_gpus:
+            capabilities.append(best_of(capability(machine, gpu, nic, distances=distances) for nic in nics))
+    if not capabilities:
         return Capability("unknown", "no machine with a GPU and an RDMA device is known")
-    return max(of_gpus, key=lambda of_gpu: BEST_FIRST.index(of_gpu.state))
+    return max(capabilities, key=lambda gpu_capability: BEST_FIRST.index(gpu_capability.state))
 
 
 # The logs of a job's ranks combined, for a row's evidence and run.json, with a summary in one sentence.
@@ -227,7 +227,7 @@ _STARTING = "INIT,NET,GRAPH"
 _CALLING = "INIT,NET,GRAPH,TUNING"
 _WITNESS = "TUNING"
 _PREFIX = "collbench-nccl-"
-_OF_START = "COLLBENCH_LOCAL"  # the folder of a start on this host
+_START_FOLDER = "COLLBENCH_LOCAL"  # the folder of a start on this host
 _ENOUGH = ("INFO", "TRACE")
 
 
@@ -337,7 +337,7 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
     if (level or file) and not _is_own(env):
         return _log_of_user(env, level, file)
     try:
-        log = DebugLog(env, folder=Path(tempfile.mkdtemp(prefix=_PREFIX, dir=env.get(_OF_START) or None)))
+        log = DebugLog(env, folder=Path(tempfile.mkdtemp(prefix=_PREFIX, dir=env.get(_START_FOLDER) or None)))
     except OSError as why:
         return DebugLog(env, why=f"no folder for NCCL's log in {tempfile.gettempdir()} ({why.strerror}): make room, or set TMPDIR")
     log.request(_CALLING if tuning else _STARTING)
@@ -578,12 +578,12 @@ class NcclPaths(msgspec.Struct):
 
     def evidence(self, world: World, choices: Choices, machines: Sequence[Machine], moved: MovedBytes | None) -> dict[str, Any]:
         """Return a row's evidence at rank 0: paths of all ranks so far, choices for this case, GPUDirect state. All ranks call."""
-        of_rank: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
-        of_ranks = world.gather(of_rank, "reading NCCL's log")
-        if of_ranks is None:
+        log_here: dict[str, Any] = {"facts": self.log.facts(), "choices": choices}
+        logs = world.gather(log_here, "reading NCCL's log")
+        if logs is None:
             return {}
-        self.facts = together([log["facts"] for log in of_ranks])
-        first_choices: Choices = next((log["choices"] for log in of_ranks if log["choices"]), [])
+        self.facts = together([log["facts"] for log in logs])
+        first_choices: Choices = next((log["choices"] for log in logs if log["choices"]), [])
         state = state_of_run(self.facts, machines, rdma_bytes(moved.hosts.values() if moved else ()))
         return {"nccl": {name: self.facts[name] for name in _SHOWN} | {"choices": first_choices}, "gpudirect": msgspec.to_builtins(state)}
 

@@ -98,12 +98,12 @@ def open_backends(
     """
     opened: list[OpenBackend] = []
     for name in names:
-        if name not in request.requested and any(other.backend for other in opened):
+        if name not in request.requested and any(earlier.backend for earlier in opened):
             late = _opens_too_late(name, world, ends_s)
             if late:
                 note(late)
                 continue
-        backend = _open_one(name, request, world, note)
+        backend = _open(name, request, world, note)
         if backend:
             opened.append(backend)
     if not opened:
@@ -128,35 +128,37 @@ def first_available(names: Sequence[str], request: Request, world: World, note: 
     """Return the first of these backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
     for name in names:
-        one = _open_one(name, request, world, note)
-        if one and one.backend:
-            return one
-        if one:
-            why.append(f"{one.reason}")
-            note(f"{name} is not measured: {one.reason}")
+        opened = _open(name, request, world, note)
+        if opened and opened.backend:
+            return opened
+        if opened:
+            why.append(f"{opened.reason}")
+            note(f"{name} is not measured: {opened.reason}")
     raise RunFailed(why[0]) if why else UsageError(NO_BACKEND)
 
 
-def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> OpenBackend | None:
+def _open(name: str, request: Request, world: World, note: Callable[[str], None]) -> OpenBackend | None:
     """Return the backend, open or with the reason why not; None for a missing one that was not requested by name."""
-    kind, requested = backend_class(name), name in request.requested
+    kind = backend_class(name)
+    is_requested = name in request.requested
     crash = earlier_crash(os.environ) if CRASHED_BACKEND in os.environ else None
     if crash and crash.backend == name:
         return OpenBackend(name, None, crash)
     missing = missing_anywhere(name, kind, world)
-    if missing and requested:
+    if missing and is_requested:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
         note(f"{name} is skipped: {missing}")
         return None
     host = world.me.host
-    fault = None
+    fault_here = None
     if kind.local_path == "loopback" and len(world.on_host(host)) > 1:
         from collbench.launch.network import loopback_down
 
-        fault = loopback_down(host)
-    if fault := world.first_error(fault, f"opening {name}: looking at lo"):
-        if requested:
+        fault_here = loopback_down(host)
+    fault = world.first_error(fault_here, f"opening {name}: looking at lo")
+    if fault:
+        if is_requested:
             raise UsageError(fault)
         return OpenBackend(name, None, Text(fault))
     paths = None
@@ -169,14 +171,14 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[str], N
 
         kind = slowed(kind, request.slowed)
     backend: Backend = kind()
-    wrong = open_everywhere(backend, world, Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process))
-    if wrong is None:
+    failure = open_everywhere(backend, world, Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process))
+    if failure is None:
         return OpenBackend(name, backend, paths=paths)
     if paths:
         paths.close()
-    reason, of_the_user = wrong
-    if requested:
-        raise UsageError(reason.render()) if of_the_user else RunFailed(reason.render())
+    reason, is_fixable = failure
+    if is_requested:
+        raise UsageError(reason.render()) if is_fixable else RunFailed(reason.render())
     return OpenBackend(name, None, reason)
 
 
@@ -188,10 +190,10 @@ def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None
 
 def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
     """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks must call it."""
-    own = _try_open(backend, world, settings)
-    wrong = world.first_error(own and (as_json(own[0]), own[1]), f"opening {backend.name}")
+    failure_here = _try_open(backend, world, settings)
+    failure = world.first_error(failure_here and (as_json(failure_here[0]), failure_here[1]), f"opening {backend.name}")
     remove_names()
-    return (decode_or_text(wrong[0], BackendStartFailed | Text), bool(wrong[1])) if wrong else None
+    return (decode_or_text(failure[0], BackendStartFailed | Text), bool(failure[1])) if failure else None
 
 
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
@@ -219,18 +221,18 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[Fact,
 
 def close_backends(opened: list[OpenBackend], world: World) -> None:
     """Close every backend in order."""
-    for one in opened:
-        if one.backend:
-            with world.watchdog.phase(f"closing {one.name}"):
-                one.backend.close()
-        if one.paths:
-            one.paths.close()
+    for open_backend in opened:
+        if open_backend.backend:
+            with world.watchdog.phase(f"closing {open_backend.name}"):
+                open_backend.backend.close()
+        if open_backend.paths:
+            open_backend.paths.close()
 
 
 def members_of(backend: Backend, world: World) -> list[Member]:
     """Return for each of a backend's ranks the process that drives it. A process may drive several consecutive ranks."""
-    each = max(1, backend.ranks // world.size)
-    return [world.members[min(rank // each, world.size - 1)] for rank in range(backend.ranks)]
+    ranks_per_process = max(1, backend.ranks // world.size)
+    return [world.members[min(rank // ranks_per_process, world.size - 1)] for rank in range(backend.ranks)]
 
 
 def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:

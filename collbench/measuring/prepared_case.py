@@ -54,16 +54,17 @@ class PreparedCase(msgspec.Struct, frozen=True):
     @property
     def timed(self) -> list[int]:
         """Return the timed ranks, ascending: of a pair the first, else all."""
-        each = (group[:1] if self.operation.pair else group for group in self.groups)
-        return sorted(rank for ranks in each for rank in ranks)
+        return sorted(rank for group in self.groups for rank in (group[:1] if self.operation.pair else group))
 
     @property
     def evidence(self) -> dict[str, Any]:
         """Return the conditions of the case that this process knows, JSON-ready."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         loop = "native" if self.loop.native else "python"
-        calls = {"calls": list(dict.fromkeys(self.program.calls()))} if self.case.call else {}
-        return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised, **calls}
+        evidence: dict[str, Any] = {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
+        if self.case.call:
+            evidence["calls"] = list(dict.fromkeys(self.program.calls()))
+        return evidence
 
     @property
     def fell_back(self) -> bool:
@@ -123,13 +124,11 @@ def prepare(
     groups = groups_of(operation, case, stage.backend.ranks) if groups is None else groups
     operation = operation.on(stage.backend.api, stage.backend.passes_messages)
     preparation = Preparation(operation, case, stage, groups, world, slots or slots_for(case))
-    own_groups = preparation.attempt("making its groups", "groups", preparation.make_groups)
-    own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
-    failed = preparation.first_failure(own_groups, "making its groups") if own else None
-    if isinstance(own_groups, CaseFailed):
-        return failed or own_groups
-    if failed:
-        return failed
+    own_groups: tuple[Group, ...] | Fact = preparation.attempt("making its groups", "groups", preparation.make_groups)
+    if _has_groups_alone(operation, case):  # others were made before the first case: no rank can fail alone
+        own_groups = preparation.first_failure(own_groups, "making its groups") or own_groups
+    if isinstance(own_groups, Fact):
+        return own_groups
     ready = preparation.bind(own_groups)
     if isinstance(ready, Fact):
         with world.watchdog.phase(f"{case.title()}: freeing its groups"):
@@ -159,21 +158,23 @@ class Preparation(msgspec.Struct, frozen=True):
             except MemoryError as error:
                 return CaseFailed(stage, self.world.rank, str(error) or "not enough memory")
 
-    def first_failure(self, found: object, doing: str) -> Fact | None:
+    def first_failure(self, result: object, doing: str) -> Fact | None:
         """Return the first reason of any rank, the same at all ranks; None where no rank has one. All ranks call."""
-        own = as_json(found) if isinstance(found, Fact) else None
-        reason = self.world.first_error(own, f"{self.case.title()}: {doing}")
+        reason_here = as_json(result) if isinstance(result, Fact) else None
+        reason = self.world.first_error(reason_here, f"{self.case.title()}: {doing}")
         return decode_reason(reason) if reason else None
 
     def make_groups(self) -> tuple[Group, ...]:
         """Return this process's groups. All ranks call."""
-        case, stage = self.case, self.stage
-        backend, tuning, whole, driven = stage.backend, Tuning(case.algorithm, case.protocol), stage.whole, stage.driven
+        backend = self.stage.backend
+        tuning = Tuning(self.case.algorithm, self.case.protocol)
+        whole = self.stage.whole
+        driven = self.stage.driven
 
         def make(ranks: tuple[int, ...]) -> Group | None:
             if self.operation.pair:
-                return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
-            return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
+                return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, self.case)
+            return backend.group(ranks, tuning) if _is_tuned(self.case) else self.stage.members[ranks]
 
         return tuple(group for group in [make(ranks) for ranks in self.groups] if group)
 
@@ -183,8 +184,10 @@ class Preparation(msgspec.Struct, frozen=True):
         A call captured into a graph connects the ranks, and would wait for those that fail. So may the making of a persistent request.
         """
         buffers = self.attempt("allocating", "allocation", lambda: self._filled(own_groups))
-        if (self.case.device != "cpu" or self.case.call == "persistent") and (failed := self.first_failure(buffers, "allocating")):
-            return failed
+        if self.case.device != "cpu" or self.case.call == "persistent":
+            failed = self.first_failure(buffers, "allocating")
+            if failed:
+                return failed
         doing = "binding its calls"
         program = buffers if isinstance(buffers, CaseFailed) else self.attempt(doing, "binding", lambda: self._program(own_groups, buffers))
         failed = self.first_failure(program, doing)
@@ -195,61 +198,68 @@ class Preparation(msgspec.Struct, frozen=True):
         if failed:
             program.free()
             return failed
-        ready, refused, began = self._looped(own_groups, buffers, program), None, time.monotonic()
+        ready = self._looped(own_groups, buffers, program)
+        refused = None
+        began = time.monotonic()
         try:  # only the library knows which cases it does not support
             with phase(ready, self.world, "the first call"):
                 ready.checking.run(1, slot=0)
         except CallFailed as error:
             refused = CaseFailed("first call", self.world.rank, str(error))
-        if failed := self.first_failure(refused, "the first call"):
+        failed = self.first_failure(refused, "the first call")
+        if failed:
             program.free()
-        return failed or replace(ready, first_call_s=time.monotonic() - began)
+            return failed
+        return replace(ready, first_call_s=time.monotonic() - began)
 
     def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
-        found = []
+        buffers_of_groups = []
         for group in own_groups:
             case = replace(self.case, seed=group_seed(self.case, group))
-            buffers = self.stage.backend.allocate(self.operation, case, group, self.slots)
-            found.append(buffers)
-        for each in found:
+            buffers_of_groups.append(self.stage.backend.allocate(self.operation, case, group, self.slots))
+        for buffers in buffers_of_groups:
             for slot in range(self.slots):
-                each.fill(slot, for_check=False)
-        return tuple(found)
+                buffers.fill(slot, for_check=False)
+        return tuple(buffers_of_groups)
 
     def _program(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program | Fact:
-        backend, programs = self.stage.backend, list[Program]()
-        for group, part in zip(own_groups, buffers, strict=True):
+        backend = self.stage.backend
+        programs: list[Program] = []
+        for group, group_buffers in zip(own_groups, buffers, strict=True):
             if self.case.call is None:
-                program: Program | Fact = backend.bind(self.operation, self.case, group, part)
+                program: Program | Fact = backend.bind(self.operation, self.case, group, group_buffers)
             else:
                 from collbench.backends.nonblocking import bind_called
 
-                program = bind_called(backend, self.operation, self.case, group, part)
+                program = bind_called(backend, self.operation, self.case, group, group_buffers)
             if isinstance(program, Fact):
                 return program
             programs.append(program)
         return joined(programs) if programs else Program(((),))
 
     def _looped(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...], program: Program) -> PreparedCase:
-        operation, case, stage = self.operation, self.case, self.stage
+        operation = self.operation
+        stage = self.stage
         # several pairs must run at the same time
         alone = (operation.self_synchronizing or operation.one_sided) and len(self.groups) == 1
-        each = stage.each_time and case.mode != "pipelined" and not alone
-        clock, sync = stage.backend.clock(), stage.sync
+        is_synchronised = stage.each_time and self.case.mode != "pipelined" and not alone
+        clock = stage.backend.clock()
+        sync = stage.sync
         if operation.creates and isinstance(clock, DeviceClock):
-            clock, sync = _of_host(clock, sync, stage.backend)
-        before, meeting = (sync, None) if each else (None, sync)
+            clock, sync = _on_host(clock, sync, stage.backend)
+        before, meeting = (sync, None) if is_synchronised else (None, sync)
         parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
-        loop = Loop(timed := Timed(program, before, clock, self.world.watchdog.progress, meeting, parting))
+        timed = Timed(program, before, clock, self.world.watchdog.progress, meeting, parting)
+        loop = Loop(timed)
         checking = loop
         if program.once or operation.is_barrier:
             checked = replace(timed, program=program.once or program)
             # a barrier is verified without the synchronization before it, which would also hold the ranks
             checking = Loop(replace(checked, sync=None, meeting=None) if operation.is_barrier else checked)
-        return PreparedCase(operation, case, self.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
+        return PreparedCase(operation, self.case, self.groups, own_groups, buffers, loop, checking, is_synchronised, program)
 
 
-def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[ProcessClock, Program | None]:
+def _on_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[ProcessClock, Program | None]:
     """Return the clock of calls that the host waits for, and the synchronization, after which the host waits for the GPU as well."""
     if sync:
         fence = PythonCall("wait for the GPU", lambda: backend.fence(clock.deadline_s))
@@ -259,6 +269,10 @@ def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tupl
 
 def _is_tuned(case: Case) -> bool:
     return bool(case.algorithm or case.protocol)
+
+
+def _has_groups_alone(operation: Operation, case: Case) -> bool:
+    return operation.pair or _is_tuned(case)
 
 
 def group_seed(case: Case, group: Group) -> int:
@@ -273,15 +287,16 @@ def release(ready: PreparedCase, backend: Backend) -> None:
 
 
 def _release(operation: Operation, case: Case, backend: Backend, own_groups: Sequence[Group]) -> None:
-    for group in own_groups if operation.pair or _is_tuned(case) else ():
-        backend.release(group)
+    if _has_groups_alone(operation, case):
+        for group in own_groups:
+            backend.release(group)
 
 
 @contextmanager
-def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
+def phase(ready: PreparedCase, world: World, name: str) -> Iterator[None]:
     """Run the block under the watchdog. An error of work that does not end names its case."""
     try:
-        with world.watchdog.phase(f"{ready.case.title()}: {what}"):
+        with world.watchdog.phase(f"{ready.case.title()}: {name}"):
             yield
     except Unfinished as error:
         raise Unfinished(f"{ready.case.title()}: {error}") from None

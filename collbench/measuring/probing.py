@@ -86,16 +86,16 @@ def probed(world: World) -> list[Machine] | None:
 
     The first rank of each host probes it. All ranks must call it.
     """
-    own = None
+    machine_here = None
     if world.on_host()[0].rank == world.rank:
         with world.watchdog.phase("probing this host"):
-            own = _this_machine()
+            machine_here = _this_machine()
     if len(world.hosts) == 1:
-        return [own] if own else None
+        return [machine_here] if machine_here else None
     from collbench.machine.snapshot import from_json, to_json
 
-    known = world.gather(to_json(own) if own else None, "probing the hosts")
-    return None if known is None else [from_json(machine) for machine in known if machine is not None]
+    machines = world.gather(to_json(machine_here) if machine_here else None, "probing the hosts")
+    return None if machines is None else [from_json(machine) for machine in machines if machine is not None]
 
 
 def _this_machine() -> Machine:

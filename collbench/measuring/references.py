@@ -1,6 +1,4 @@
-"""Measure the rates at which ranks of a host exchange data, all at once and without a library. They are the measured
-references.
-"""
+"""Measure the rates at which ranks of a host exchange data, all at once and without a library. They are the measured references."""
 
 from __future__ import annotations
 
@@ -62,7 +60,8 @@ def first_wrong(target: NDArray[np.uint8]) -> str | None:
 # The rate at which the CPUs of a host copy memory, with one bound thread on each, all at the same time; every byte is verified.
 
 T = TypeVar("T")
-_FEWEST, _MOST = 6, 300
+_FEWEST = 6
+_MOST = 300
 
 
 class CopyResult(msgspec.Struct, frozen=True):
@@ -83,14 +82,17 @@ def copy_memory(cpus: Sequence[int], n_bytes: int, seconds: float, patience_s: f
     that this process may not use, and WaitExpired after `patience_s`.
     """
     share = max(n_bytes // len(cpus), 1)
-    pairs = _everywhere(cpus, lambda place: (_filled(share), MappedBlock(share, 1)), patience_s)
+    blocks = _everywhere(cpus, lambda place: (_filled(share), MappedBlock(share, 1)), patience_s)
     meeting = Meeting(len(cpus))
-    loops = [Loop(Timed(_copying(*pair), meeting.program(place), MonotonicClock(), ctypes.c_int64())) for place, pair in enumerate(pairs)]
+    loops = [
+        Loop(Timed(_copying(source, target), meeting.program(place), MonotonicClock(), ctypes.c_int64()))
+        for place, (source, target) in enumerate(blocks)
+    ]
     tried = np.max(_everywhere(cpus, lambda place: loops[place].run(2)[0], patience_s), axis=0)
     n = repetitions(float(tried.min()), seconds)
     taken = _everywhere(cpus, lambda place: loops[place].run(n)[0], patience_s + seconds)
-    wrong = _everywhere(cpus, lambda place: first_wrong(pairs[place][1].slot(0)), patience_s)
-    return CopyResult(np.max(taken, axis=0), share * len(cpus), next((each for each in wrong if each), None))
+    wrong = _everywhere(cpus, lambda place: first_wrong(blocks[place][1].slot(0)), patience_s)
+    return CopyResult(np.max(taken, axis=0), share * len(cpus), next(filter(None, wrong), None))
 
 
 def repetitions(once_s: float, seconds: float) -> int:
@@ -141,7 +143,8 @@ def _filled(n_bytes: int) -> MappedBlock:
 
 
 def _copying(source: MappedBlock, target: MappedBlock) -> Program:
-    from_, to = source.slot(0), target.slot(0)
+    from_ = source.slot(0)
+    to = target.slot(0)
     call: Call = PythonCall("copy", lambda: np.copyto(to, from_))
     if library() is not None:
         call = NativeCall("copy", address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
@@ -166,7 +169,8 @@ MOST_TOTAL_S = 3.0
 _FAR_TOO_LONG_S = 0.1  # for one portion: 40 MB/s
 _PORTION = 4 << 20  # bytes of one transfer: larger messages are passed on in portions, which takes as long per byte
 _LARGEST = 128 << 20  # bytes; larger messages are not in a cache either, and have the same rates
-_CHUNK_BYTES, _CHUNKS = 16 << 10, 8  # of a channel in shared memory, as MPI libraries have them
+_CHUNK_BYTES = 16 << 10
+_CHUNKS = 8  # of a channel in shared memory, as MPI libraries have them
 _HEADER_BYTES = 256
 _DEADLINE_S = 20.0
 # A reference moves one buffer into another of the same size, as a send into a receive buffer.
@@ -200,11 +204,11 @@ class Partner:
         self.rank = mates[place ^ 1] if place ^ 1 < len(mates) else None
         self.sends_first = place % 2 == 0
         token = ctypes.create_string_buffer(os.urandom(16), 16)
-        everyone = world.allgather((os.getpid(), ctypes.addressof(token), token.raw.hex()), _DOING)
-        self.process = 0 if self.rank is None else everyone[self.rank][0]
-        reads = self.rank is None or _reads(*everyone[self.rank])
+        processes = world.allgather((os.getpid(), ctypes.addressof(token), token.raw.hex()), _DOING)
+        self.process = 0 if self.rank is None else processes[self.rank][0]
+        can_read = self.rank is None or _can_read(*processes[self.rank])
         self.possible = parts - _NATIVE if world.first_error(None if library() else "no native code", _DOING) else parts
-        if world.first_error(None if reads else "not permitted", _DOING):
+        if world.first_error(None if can_read else "not permitted", _DOING):
             self.possible -= _DIRECT
         self._segment = self._shared(mates) if _IN_SHARED_MEMORY & self.possible else None
         self._connection = self._connected() if _ON_LOOPBACK & self.possible else None
@@ -213,7 +217,8 @@ class Partner:
         channel = _HEADER_BYTES + _CHUNK_BYTES * _CHUNKS
         self._page = shared_page(self.world, channel * len(mates))
         first = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
-        out, in_ = (first + channel * mates.index(rank) for rank in (self.world.rank, self.world.rank if self.rank is None else self.rank))
+        out = first + channel * mates.index(self.world.rank)
+        in_ = out if self.rank is None else first + channel * mates.index(self.rank)
         return SegmentStruct(out=out, in_=in_, chunk_bytes=_CHUNK_BYTES, chunks=_CHUNKS, deadline_ns=int(_DEADLINE_S * 1e9))
 
     def _connected(self) -> socket.socket | None:
@@ -235,12 +240,13 @@ class Partner:
         if self._connection:
             self._connection.close()
 
-    def call(self, part: HostPart, buffers: Buffers, at: Portion, there: Sequence[int]) -> Call:
+    def call(self, part: HostPart, buffers: Buffers, portion: Portion, partner_sends: Sequence[int]) -> Call:
         """Return the call that does a possible part with one portion of the buffers.
 
-        there: by slot the address of the partner's send buffer
+        partner_sends: by slot the address of the partner's send buffer
         """
-        to, from_ = buffers.recv(0, at.slot)[at.first : at.end], buffers.send(0, at.slot)[at.first : at.end]
+        to = buffers.recv(0, portion.slot)[portion.first : portion.end]
+        from_ = buffers.send(0, portion.slot)[portion.first : portion.end]
         if part in _LOCAL:
             return _local(part, to, from_)
         if self.rank is None:
@@ -248,7 +254,7 @@ class Partner:
         if part in _DIRECT:
             if part in _ONE_WAY and self.sends_first:
                 return NativeCall(part, address("collbench_nothing"), ())
-            source = there[at.slot] + at.first * to.itemsize
+            source = partner_sends[portion.slot] + portion.first * to.itemsize
             return NativeCall(part, address("collbench_copy_from"), (self.process, to.ctypes.data, source, to.nbytes))
         if part in _ONE_WAY:
             to, from_ = (to[:0], from_) if self.sends_first else (to, from_[:0])
@@ -266,7 +272,8 @@ class Partner:
     def _exchange(self, outgoing: Elements, incoming: Elements) -> None:
         """Send and receive over the connection at the same time, by one thread, until both have ended."""
         assert self._connection
-        to_send, to_fill = outgoing.view(np.uint8).data, incoming.view(np.uint8).data
+        to_send = outgoing.view(np.uint8).data
+        to_fill = incoming.view(np.uint8).data
         while to_send or to_fill:
             events = (select.POLLOUT if to_send else 0) | (select.POLLIN if to_fill else 0)
             poll = select.poll()
@@ -290,13 +297,13 @@ class Portion(NamedTuple):
     end: int
 
 
-def _reads(process: int, at: int, expected: str) -> bool:
+def _can_read(process: int, pointer: int, expected: str) -> bool:
     """Return whether the kernel copies from this process, and it is the one that has the expected bytes there."""
     native = library()
     if native is None:
         return False
     read = ctypes.create_string_buffer(len(expected) // 2)
-    failed = native.collbench_copy_from(ctypes.c_int64(process), read, ctypes.c_void_p(at), ctypes.c_uint64(len(read)))
+    failed = native.collbench_copy_from(ctypes.c_int64(process), read, ctypes.c_void_p(pointer), ctypes.c_uint64(len(read)))
     return not failed and read.raw.hex() == expected
 
 
@@ -310,7 +317,9 @@ def _summed_as(elements: Elements) -> tuple[str, int]:
 
 def _local(part: HostPart, to: Elements, from_: Elements) -> Call:
     if library() is None:
-        return PythonCall(part, (lambda: np.copyto(to, from_)) if part is HostPart.COPY else (lambda: np.add(to, from_, out=to)))
+        if part is HostPart.COPY:
+            return PythonCall(part, lambda: np.copyto(to, from_))
+        return PythonCall(part, lambda: np.add(to, from_, out=to))
     if part is HostPart.COPY:
         return NativeCall(part, address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
     name, width = _summed_as(to)
@@ -337,24 +346,24 @@ def measure_references(
     partner = Partner(world, frozenset().union(*(parts for _, parts in wanted)))
     by_size: dict[int, tuple[Case, set[HostPart]]] = {}
     for case, parts in wanted:
-        measured = replace(case, size_bytes=min(case.size_bytes, _LARGEST))
-        by_size.setdefault(measured.size_bytes, (measured, set()))[1].update(parts & partner.possible)
+        limited = replace(case, size_bytes=min(case.size_bytes, _LARGEST))
+        by_size.setdefault(limited.size_bytes, (limited, set()))[1].update(parts & partner.possible)
     rounds: dict[tuple[HostPart, int], list[Rate]] = {(part, size): [] for size, (_, parts) in by_size.items() for part in sorted(parts)}
     try:
         for number in range(_MOST_ROUNDS):
             for place, (size, (case, _)) in enumerate(by_size.items(), 1):
-                left = [part for part, of_size in rounds if of_size == size and agreed(rounds[part, size]) is None]
-                if not left:
+                disagreeing = [part for part, part_size in rounds if part_size == size and agreed(rounds[part, size]) is None]
+                if not disagreeing:
                     continue
                 is_time_left: bool = world.broadcast(time.monotonic() < ending, _DOING)
                 if not is_time_left:
                     continue
                 show(f"measuring references{' again,' if number else ''} {place} of {len(by_size)}…")
-                for part, rate in zip(left, _rates(partner, case, left, share), strict=True):
+                for part, rate in zip(disagreeing, _rates(partner, case, disagreeing, share), strict=True):
                     rounds[part, size].append(rate)
     finally:
         partner.close()
-    rates = {key: settled(known) if known else Rate(0.0, 0.0, 0.0, disturbed=True) for key, known in rounds.items()}
+    rates = {key: settled(measured) if measured else Rate(0.0, 0.0, 0.0, disturbed=True) for key, measured in rounds.items()}
     keys = [(part, case.size_bytes) for case, parts in wanted for part in sorted(parts & partner.possible)]
     return {(part, size): rates[part, min(size, _LARGEST)] for part, size in keys}
 
@@ -368,15 +377,15 @@ def _rates(partner: Partner, case: Case, parts: Sequence[HostPart], share: float
     starts = range(0, elements - at_once + 1, at_once)
     portions = [Portion(slot, first, first + at_once) for slot in range(buffers.slots) for first in starts]
     addresses = world.allgather([buffers.send_at(0, slot) for slot in range(buffers.slots)], _DOING)
-    there = addresses[world.rank if partner.rank is None else partner.rank]
-    own = []
+    partner_sends = addresses[world.rank if partner.rank is None else partner.rank]
+    rates_here = []
     for part in parts:
-        slots = [(partner.call(part, buffers, portion, there),) for portion in portions]
+        slots = [(partner.call(part, buffers, portion, partner_sends),) for portion in portions]
         # a rank without a partner has no rate of its own, nor has one for which its partner does the work
         is_idle = part not in _LOCAL and (partner.rank is None or (part is HostPart.DIRECT_ONE_WAY and partner.sends_first))
-        own.append(_rate(world, slots, at_once * case.dtype.size, share, idle=is_idle))
-    everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in own], _DOING)
-    return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
+        rates_here.append(_rate(world, slots, at_once * case.dtype.size, share, idle=is_idle))
+    all_ranks = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in rates_here], _DOING)
+    return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*all_ranks, strict=True)]
 
 
 def _rate(world: World, slots: Sequence[tuple[Call]], n_bytes: int, share: float, *, idle: bool) -> Rate | None:

@@ -18,10 +18,12 @@ from collbench.operations.sweep import Sweep, Sweeps
 
 # The user's limits for one case: the time limit takes precedence over counts. Without numpy, since every command imports this module.
 
-_SMALL, _MIDDLE = 16 * 1024, 1024 * 1024
+_SMALL = 16 * 1024
+_MIDDLE = 1024 * 1024
 _LEAST_SHARE = 0.005  # of the total time
 _LARGE = 1024 * 1024  # sizes from which the time for set-up and verification grows with them
-_UNIT, _MOST_UNITS = 8 * 1024 * 1024, 8  # bytes per further part of a shared time, and the most of them
+_UNIT = 8 * 1024 * 1024  # bytes per further part of a shared time
+_MOST_UNITS = 8
 _TARGETS = (0.03, 0.02, 0.005)  # intended half-widths for small, medium and large sizes
 
 
@@ -63,8 +65,10 @@ class SharedTime:
     def __init__(
         self, budget: Budget, sizes_bytes: Sequence[int], now: Callable[[], float] = time.monotonic, ends_s: float | None = None
     ) -> None:
-        self._budget, self._now, self._wall_ends_s = budget, now, ends_s
-        self._parts = list(map(_parts, sizes_bytes))
+        self._budget = budget
+        self._now = now
+        self._wall_ends_s = ends_s
+        self._parts = [1 + min(size_bytes / _UNIT, _MOST_UNITS) for size_bytes in sizes_bytes]
         self._ends = now() + (budget.total_s or 0.0)
         if ends_s is not None:
             self._ends = min(self._ends, ends_s)
@@ -77,11 +81,12 @@ class SharedTime:
 
     def next(self) -> Budget:
         """Return the budget of the next case, in the order of the sizes. The last ones may get little, but never no time."""
-        own, left = self._parts.pop(0), self._ends - self._now()
+        parts = self._parts.pop(0)
+        left_s = self._ends - self._now()
         if self._budget.total_s is None:
             return self._budget
-        share = max(left * own / (own + sum(self._parts)), _LEAST_SHARE * self._budget.total_s)
-        return replace(self._budget, max_time_s=min(share, self._budget.max_time_s))
+        share_s = max(left_s * parts / (parts + sum(self._parts)), _LEAST_SHARE * self._budget.total_s)
+        return replace(self._budget, max_time_s=min(share_s, self._budget.max_time_s))
 
     def spent(self, size_bytes: int, overhead_s: float) -> None:
         """Record the seconds that a case took in addition to its samples: set-up, first call and verification."""
@@ -98,10 +103,6 @@ class SharedTime:
     def omit(self) -> None:
         """Leave out the next case. All ranks must call it."""
         self._parts.pop(0)
-
-
-def _parts(size_bytes: int) -> float:
-    return 1 + min(size_bytes / _UNIT, _MOST_UNITS)
 
 
 class Request(msgspec.Struct, frozen=True):

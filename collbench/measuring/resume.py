@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Whether a resumed run is the same: the request, the software and the hosts.
 
 _IDENTITY = CaseKey._fields
-_OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
+_HOST_FACTS = ("system", "kernel", "machine", "libc", "cpu_model", "python")
 _SHOWN = 80  # characters of a text
 _BEFORE = 20  # of them before the first difference
 _MOST_NAMED = 4
@@ -165,10 +165,11 @@ def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[
 
 def same_command(then: Mapping[str, Any], request: Request) -> bool:
     """Return whether a run.json is of the same command line and settings, apart from options that do not change what is measured."""
-    before = (dict(_typed(then)), dict_of(dict_of(then.get("configuration")).get("values")), dict_of(then.get("suite")).get("digest"))
-    now = {"command": ["collbench", *request.argv]}
-    after = (dict(_typed(now)), dict((request.configuration or {}).get("values", {})), (request.suite or {}).get("digest"))
-    return before == after
+    if dict(_typed(then)) != dict(_typed({"command": ["collbench", *request.argv]})):
+        return False
+    if dict_of(dict_of(then.get("configuration")).get("values")) != dict((request.configuration or {}).get("values", {})):
+        return False
+    return bool(dict_of(then.get("suite")).get("digest") == (request.suite or {}).get("digest"))
 
 
 def _request_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -197,7 +198,7 @@ def _machine_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         else:
             yield f"backend {name}", "available"
             yield from _texts(f"{name}'s ", versions)
-    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _OF_HOST})
+    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _HOST_FACTS})
     yield from _texts("", steering(dict_of(info.get("environment"))))
 
 
@@ -262,14 +263,14 @@ def _machines(document: Mapping[str, Any], name: str) -> dict[str, Machine]:
     return by_host
 
 
-def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", complete: bool = False) -> str:
+def resumed_note(path: str, stored: int, cases: int | None, noun: str = "case", complete: bool = False) -> str:
     """Return the sentence that the run continues in the folder of an earlier, incomplete one, and how much is left.
 
     stored  the number of records in the folder, which are not measured again
     cases   how many there are in all; None: not known
-    what    what is counted: cases, rounds or rows
+    noun    what is counted: case, round or row
     """
-    has = f"{path} has {plural(stored, what)}" if cases is None else f"{path} has {stored} of {plural(cases, what)}"
+    has = f"{path} has {plural(stored, noun)}" if cases is None else f"{path} has {stored} of {plural(cases, noun)}"
     if complete or stored == cases:
         return f"{has}: nothing is left to measure"
     if cases is None:
@@ -295,12 +296,12 @@ class Stored(msgspec.Struct):
     complete: bool = False
     resumed: bool = False
 
-    def notes(self, total: int | None, what: str) -> list[str]:
-        """Return the sentences that the user should know of a resumed run. total: how many of `what` it has in all, None: not known."""
+    def notes(self, total: int | None, noun: str) -> list[str]:
+        """Return the sentences that the user should know of a resumed run. total: how many of these it has in all, None: not known."""
         if not (self.resumed and self.folder):
             return []
         path = str(self.folder.path)
-        notes = [resumed_note(path, len(self.records), total, what, self.complete)]
+        notes = [resumed_note(path, len(self.records), total, noun, self.complete)]
         if self.folder.taken_over:
             notes.append(f"{path} was locked by {self.folder.taken_over}, which has ended: the lock is replaced")
         unfinished = self.folder.unfinished_cases

@@ -1,6 +1,4 @@
-"""Convert samples to a row: the slowest rank per iteration, the median, and the bandwidth. Of several groups the
-slowest counts.
-"""
+"""Convert samples to a row: the slowest rank per iteration, the median, and the bandwidth. Of several groups the slowest counts."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ _MOST_SKEW = 0.1  # of a sample: with more, the sample measures the synchronizat
 Samples = NDArray[np.float64]
 
 
-class Known(NamedTuple):
+class SeriesStatistics(NamedTuple):
     """The statistics of a series of samples, computed once.
 
     modes  the two modes of a bimodal series
@@ -46,10 +44,10 @@ class Known(NamedTuple):
     drift: float | None
 
     @classmethod
-    def of(cls, series: Samples) -> Known:
+    def of(cls, series: Samples) -> SeriesStatistics:
         """Return the statistics of a series."""
-        found = median(series)
-        return cls(found, modes(series), drift(series, found.half_width))
+        series_median = median(series)
+        return cls(series_median, modes(series), drift(series, series_median.half_width))
 
 
 class RowContext(msgspec.Struct, frozen=True):
@@ -92,48 +90,52 @@ def make_row(
     ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement, around: RowContext
 ) -> tuple[Row, dict[str, NDArray[Any]]]:
     """Return (row, arrays for samples.bin). A sample is the maximum over the timed ranks of the slowest group, per message."""
-    operation, case, measured = ready.operation, ready.case, watched.measured
+    operation = ready.operation
+    case = ready.case
+    measured = watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(case)
     place = {rank: index for index, rank in enumerate(ready.timed)}
     places = [[place[rank] for rank in (group[:1] if operation.pair else group)] for group in ready.groups]
-    figures, arrays, known = _figures(operation, case, samples, places)
-    bound = around.hard_bound.bytes_per_s if around.hard_bound else None
-    percent, withholding = against_limits(figures.get("busbw_bytes_per_s"), around.ceiling, bound, around.withheld)
+    figures, arrays, statistics = _figures(operation, case, samples, places)
     ceiling = around.ceiling
+    bound = around.hard_bound.bytes_per_s if around.hard_bound else None
+    percent, withholding = against_limits(figures.get("busbw_bytes_per_s"), ceiling, bound, around.withheld)
     if ceiling and "reference_disturbed" in withholding:
         ceiling = replace(ceiling, disturbed=True)
     skew = _exit_skew(measured, around.hosts) if case.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
         *case.flags, *around.flags, *withholding,
-        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), known),
+        *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), statistics),
     ))  # fmt: skip
-    seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * ready.loop.iterations,
-            "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
+    evidence: dict[str, Any] = {
+        **(around.evidence or {}),
+        "warmups": measured.warmups, "iterations_per_sample": measured.batch * ready.loop.iterations,
+        "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats,
+    }  # fmt: skip
     if skew is not None:
         ordered = np.sort(skew)
-        seen |= StartSkew(quantile(ordered, 0.5), quantile(ordered, 0.95), operation.moves(case)).entry()
-    if len(unsound := usable[~usable]):
-        seen["unsound_samples"] = len(unsound)
-    if known is not None and known.drift is not None:
-        seen["drift"] = known.drift
+        evidence |= StartSkew(quantile(ordered, 0.5), quantile(ordered, 0.95), operation.moves(case)).entry()
+    if not usable.all():
+        evidence["unsound_samples"] = int(np.count_nonzero(~usable))
+    if statistics is not None and statistics.drift is not None:
+        evidence["drift"] = statistics.drift
     starts = _starts(measured, ready, around, usable) if "all_s" in arrays else None
     if starts is not None:
         arrays["start_s"] = starts
-        seen |= SampleStarts(ready.timed, operation.moves(case)).entry()
+        evidence |= SampleStarts(ready.timed, operation.moves(case)).entry()
     row = Row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
-        evidence={**(around.evidence or {}), **seen},
-        canary_s=watched.probe_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
+        evidence=evidence, canary_s=watched.probe_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
     return row.compared_with(ceiling, around.hard_bound, percent), arrays
 
 
 def _figures(
     operation: Operation, case: Case, samples: Samples, places: list[list[int]]
-) -> tuple[dict[str, Any], dict[str, Any], Known | None]:
+) -> tuple[dict[str, Any], dict[str, Any], SeriesStatistics | None]:
     """Return a row's times and bandwidths, its arrays, and its statistics; empty without a sample.
 
     They are those of the slowest group. Of pairs that are aggregated the time is until the last pair ended, and the rates are of all.
@@ -141,19 +143,26 @@ def _figures(
     if samples.shape[1] == 0:
         return {}, {}, None
     series = [samples[part].max(axis=0) for part in places]
-    p50s = [middle(np.sort(each)) for each in series]
+    p50s = [middle(np.sort(group_series)) for group_series in series]
     together = np.max(series, axis=0)
     slowest = together if operation.aggregate else series[int(np.argmax(p50s))]
-    found, n = Known.of(slowest), 2 if operation.pair else len(places[0])
-    known, pairs = found.median, len(series) if operation.aggregate else 1
-    algbw, busbw = (rate and rate * pairs for rate in _rates(operation, case, n, known.value))
-    return {
-        "n": known.n, "n_eff": known.n_eff, "time_s": times_of(slowest, known), "time_rank_mean_s": float(samples.mean()),
-        "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
+    statistics = SeriesStatistics.of(slowest)
+    time_s = statistics.median.value
+    n = 2 if operation.pair else len(places[0])
+    pairs = len(series) if operation.aggregate else 1
+    algbw, busbw = (rate and rate * pairs for rate in _rates(operation, case, n, time_s))
+    message_rate = None
+    if operation.aggregate and time_s > 0:
+        message_rate = pairs * (2 if operation.bidirectional else 1) / time_s
+    figures = {
+        "n": statistics.median.n, "n_eff": statistics.median.n_eff, "time_s": times_of(slowest, statistics.median),
+        "time_rank_mean_s": float(samples.mean()),
+        "modes": [{"time_s": mode.value, "share": mode.share} for mode in statistics.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-        "groups": _of_groups((operation, case, n), p50s, middle(np.sort(together))) if len(p50s) > 1 else {},
-        "message_rate": pairs * (2 if operation.bidirectional else 1) / known.value if operation.aggregate and known.value > 0 else None,
-    }, _arrays(samples, slowest), found  # fmt: skip
+        "groups": _group_figures((operation, case, n), p50s, middle(np.sort(together))) if len(p50s) > 1 else {},
+        "message_rate": message_rate,
+    }  # fmt: skip
+    return figures, _arrays(samples, slowest), statistics
 
 
 def _rates(operation: Operation, case: Case, n: int, time_s: float) -> tuple[float | None, float | None]:
@@ -163,40 +172,41 @@ def _rates(operation: Operation, case: Case, n: int, time_s: float) -> tuple[flo
     return algbw, algbw * factor if algbw and factor else None
 
 
-def _of_groups(moved: tuple[Operation, Case, int], p50s: list[float], all_s: float) -> dict[str, Any]:
-    """Return the figures of several groups of n ranks that ran at the same time: of each one, and of all together.
+def _group_figures(moved: tuple[Operation, Case, int], p50s: list[float], all_s: float) -> dict[str, Any]:
+    """Return the figures of several groups of n ranks that ran at the same time: of each group, and of all together.
 
     moved: (operation, case, n). Together they moved all their bytes until the last group ended, after `all_s`. Rates of
     groups that end at different times do not add up: the slower ones had the shared links to themselves at the end, and
     the sum can exceed the link rate.
     """
     busbws = [_rates(*moved, p50)[1] for p50 in p50s]
-    listed, together = len(p50s) <= _MOST_GROUPS, _rates(*moved, all_s)[1]
+    mean_busbw = _rates(*moved, all_s)[1]
+    is_listed = len(p50s) <= _MOST_GROUPS
     return {
-        "count": len(p50s), "ranks": moved[2], "p50_s": p50s if listed else None,
-        "busbw_bytes_per_s": busbws if listed and None not in busbws else None,
-        "total_busbw_bytes_per_s": len(p50s) * together if together is not None else None,
+        "count": len(p50s), "ranks": moved[2], "p50_s": p50s if is_listed else None,
+        "busbw_bytes_per_s": busbws if is_listed and None not in busbws else None,
+        "total_busbw_bytes_per_s": len(p50s) * mean_busbw if mean_busbw is not None else None,
     }  # fmt: skip
 
 
-def doubts(series: Samples, taken: int, skew: Samples | None, moves: int, found: Known | None = None) -> Iterator[str]:
+def doubts(series: Samples, n_samples: int, skew: Samples | None, moves: int, statistics: SeriesStatistics | None = None) -> Iterator[str]:
     """Yield the quality flags that follow from the samples.
 
-    series: the valid samples, per message; taken: the number of all samples; skew: the start skew per sample in
+    series: the valid samples, per message; n_samples: the number of all samples; skew: the start skew per sample in
     seconds.
     """
-    if len(series) < taken:
+    if len(series) < n_samples:
         yield "clock_stepped"
     if len(series) < 2:
         return
-    known = found or Known.of(series)
+    statistics = statistics or SeriesStatistics.of(series)
     if series.min() == series.max():
         yield "constant"
-    if known.modes:
+    if statistics.modes:
         yield "two_modes"
-    if known.drift is not None:
+    if statistics.drift is not None:
         yield "drift"
-    if skew is not None and middle(np.sort(skew)) > _MOST_SKEW * known.median.value * moves:
+    if skew is not None and middle(np.sort(skew)) > _MOST_SKEW * statistics.median.value * moves:
         yield "skew_limited"
 
 
@@ -213,22 +223,24 @@ def _starts(measured: Measurement, ready: PreparedCase, around: RowContext, usab
     NaN at ranks of other hosts than rank 0's, which have another clock. None if they are not stored, the backend has another clock,
     or the samples took as long as the stamps' period.
     """
-    taken = [phase for phase in measured.phases if phase.name == "samples"]
+    sample_phases = [phase for phase in measured.phases if phase.name == "samples"]
     now_s = time.monotonic()
-    if around.began_s is None or not taken or now_s - taken[0].began_s > WRAP_NS * 1e-9 / 2:
+    if around.began_s is None or not sample_phases or now_s - sample_phases[0].began_s > WRAP_NS * 1e-9 / 2:
         return None
-    here = next((set(ranks) for ranks in around.hosts if 0 in ranks), set())
+    ranks_at_rank_0 = next((set(ranks) for ranks in around.hosts if 0 in ranks), set())
     stamps = measured.starts_ns[ready.timed][:, usable]
     starts: Samples = now_s - around.began_s - np.mod(now_s * 1e9 - stamps, WRAP_NS) * 1e-9
-    starts[[rank not in here for rank in ready.timed]] = np.nan
+    starts[[rank not in ranks_at_rank_0 for rank in ready.timed]] = np.nan
     return starts if np.isfinite(starts).any() else None
 
 
-def times_of(series: Samples, known: Median | None = None) -> Times:
+def times_of(series: Samples, series_median: Median | None = None) -> Times:
     """Return the times of a row. Equal samples have no interval: the clock's resolution hides their differences."""
-    known, spread = known or median(series), quantiles(series)
-    low, high = (None, None) if spread["min"] == spread["max"] else (known.ci_low, known.ci_high)
-    return Times(p50=known.value, ci_low=low, ci_high=high, **spread)
+    series_median = series_median or median(series)
+    spread = quantiles(series)
+    if spread["min"] == spread["max"]:
+        return Times(p50=series_median.value, ci_low=None, ci_high=None, **spread)
+    return Times(p50=series_median.value, ci_low=series_median.ci_low, ci_high=series_median.ci_high, **spread)
 
 
 def against_limits(
@@ -239,15 +251,15 @@ def against_limits(
     It would mislead with more ranks than cores or a path outside the network (`withheld`), with an unsteady reference or far above it, and
     above the hard limit `bound`: then the bytes took another path, or the link's rate was read wrongly.
     """
-    disturbed = ceiling is not None and (ceiling.disturbed or _exceeds_reference(rate, ceiling))
-    above = bool(rate and bound and rate > bound * TOLERANCE)
     expected = ceiling.bytes_per_s if ceiling else None
+    disturbed = False
+    if ceiling:
+        is_far_above = ceiling.kind == "measured" and rate and expected and rate > MOST_OF_MEASURED * expected
+        disturbed = bool(ceiling.disturbed or is_far_above)
+    above = bool(rate and bound and rate > bound * TOLERANCE)
     percent = 100 * rate / expected if rate and expected and not (withheld or disturbed or above) else None
-    return percent, (*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if above else []))
-
-
-def _exceeds_reference(rate: float | None, ceiling: Ceiling) -> bool:
-    return bool(ceiling.kind == "measured" and rate and ceiling.bytes_per_s and rate > MOST_OF_MEASURED * ceiling.bytes_per_s)
+    withholding = {"reference_disturbed": disturbed, "above_bound": above}
+    return percent, tuple(flag for flag, applies in withholding.items() if applies)
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:

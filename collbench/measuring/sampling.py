@@ -72,38 +72,41 @@ class WarmUp(Batch):
 SamplingPlan = Generator[Batch, Samples, Measurement]
 
 
-def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, what: str) -> Measurement | None:
+def measure(loop: TimedLoop, world: World, plan: SamplingPlan | None, title: str) -> Measurement | None:
     """Run a plan on all ranks and return the result at rank 0, None elsewhere. Only rank 0 has a plan.
 
-    what: the name of the case, for messages.
+    title: the name of the case, for messages.
     """
-    look: Batch | None = next(plan) if plan else None
+    planned: Batch | None = next(plan) if plan else None
     starts: list[Samples] = []
     durations: list[tuple[str, float]] = []
     phases = Phases()
     loop_s = 0.0
     while True:
-        count, batch, warm = world.broadcast([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
+        count, batch, warm = world.broadcast([*(planned or (0, 0)), isinstance(planned, WarmUp)], f"{title}: the next samples")
         if count == 0:
             return None
-        with world.watchdog.phase(f"{what}: {'warm-up' if warm else 'measuring'}"):
+        with world.watchdog.phase(f"{title}: {'warm-up' if warm else 'measuring'}"):
             began = time.monotonic()
             with phases.record("warm-up" if warm else "samples"):
                 seconds = loop.run(count, batch) / (batch * loop.iterations)
             loop_s += time.monotonic() - began
-        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{what}: gathering samples")
+        arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{title}: gathering samples")
         if plan is None or arrays is None:
             continue
         halves = [(array[: len(array) // 2], array[len(array) // 2 :]) for array in arrays]
-        taken, starting = (np.concatenate(part) for part in zip(*halves, strict=True))
-        starts.append(starting)
-        durations += [("warm-up" if warm else "timed", float(one)) for one in taken.max(axis=0) * (batch * loop.iterations)]
+        samples, sample_starts = (np.concatenate(part) for part in zip(*halves, strict=True))
+        starts.append(sample_starts)
+        slowest_s = samples.max(axis=0) * (batch * loop.iterations)
+        durations += [("warm-up" if warm else "timed", float(duration_s)) for duration_s in slowest_s]
         try:
-            look = plan.send(taken)
+            planned = plan.send(samples)
         except StopIteration as stop:
-            world.broadcast([0, 0, False], f"{what}: the next samples")
+            world.broadcast([0, 0, False], f"{title}: the next samples")
             measured: Measurement = stop.value
-            measured.loop_s, measured.durations, measured.phases = loop_s, durations, phases
+            measured.loop_s = loop_s
+            measured.durations = durations
+            measured.phases = phases
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # the kept samples are the last ones
             return measured
 
@@ -114,11 +117,8 @@ def slowest(samples: Samples, timed: Sequence[int], turns: int = 1) -> Samples:
     Invalid samples are left out, with their round.
     """
     usable = sound(samples, timed)
-    if turns == 1:
-        value: Samples = samples[list(timed)][:, usable].max(axis=0)
-        return value
-    of_rounds: Samples = samples[list(timed)].max(axis=0).reshape(-1, turns)[usable.reshape(-1, turns).all(axis=1)]
-    return of_rounds
+    by_sample: Samples = samples[list(timed)].max(axis=0)
+    return by_sample[usable] if turns == 1 else by_sample.reshape(-1, turns)[usable.reshape(-1, turns).all(axis=1)]
 
 
 def sound(samples: Samples, timed: Sequence[int]) -> NDArray[np.bool_]:
@@ -265,7 +265,8 @@ def _warm_up(rule: Stopping, once_s: float, measured: Measurement) -> Generator[
 
 def _alike(a: Samples, b: Samples) -> bool:
     """Return whether two windows agree: medians within 2 %, quartiles within 5 %."""
-    first, second = np.sort(a), np.sort(b)
+    first = np.sort(a)
+    second = np.sort(b)
     tolerances = {0.25: 0.05, 0.5: 0.02, 0.75: 0.05}
     return all(
         abs(quantile(first, share) - quantile(second, share)) <= tolerance * quantile(second, share)

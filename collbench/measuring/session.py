@@ -171,8 +171,9 @@ class WrongDataStop(Fact, frozen=True):
     def render(self) -> str:
         """Return the sentence that users see."""
         where = f" in {self.where}" if self.where else ""
-        left = f", {plural(self.left, 'case')} not measured" if self.left else ""
-        return f"stopped after wrong data{where}{left} (--stop-on-wrong){f': {self.detail}' if self.detail else ''}"
+        missing = f", {plural(self.left, 'case')} not measured" if self.left else ""
+        detail = f": {self.detail}" if self.detail else ""
+        return f"stopped after wrong data{where}{missing} (--stop-on-wrong){detail}"
 
 
 # The session: one launch, from its request to its end.
@@ -236,16 +237,16 @@ class LaunchSession:
         else:
             self.opened = open_backends(names, request, world, note, self.ends_s)
         plan = task.plan(self)
-        of_hosts = software_of_hosts(world, self.opened)
-        self._waiting += [software.difference(name, versions) for name, versions in software.differing(of_hosts).items()]
+        software_groups = software_of_hosts(world, self.opened)
+        self._waiting += [software.difference(name, versions) for name, versions in software.differing(software_groups).items()]
 
         def opening() -> Stored:
-            info = {**describe_run(request, world, self.opened, of_hosts), "order_seed": self.order_seed, **plan.facts}
+            info = {**describe_run(request, world, self.opened, software_groups), "order_seed": self.order_seed, **plan.facts}
             return open_folder(request, {**info, "asked": task.requested(self)}, task.take_up)
 
         self.stored = at_rank_0(world, opening, "opening the run folder") or Stored(resumed=request.resume is not None)
-        of_rank_0: list[Any] = [sorted(self.stored.records), self.stored.complete]
-        done, self.stored.complete = world.broadcast(of_rank_0, "looking at what is stored")
+        stored_at_rank_0: list[Any] = [sorted(self.stored.records), self.stored.complete]
+        done, self.stored.complete = world.broadcast(stored_at_rank_0, "looking at what is stored")
         self.stored.done = frozenset(done)
         self.records = list(self.stored.records.values())
         folder = self.stored.folder
@@ -325,11 +326,11 @@ class LaunchSession:
             cuda = any(case.device == "cuda" for case in cases)
             self.instruments = Instruments.ready(self.world, cuda, self.request.telemetry_hz)
         # governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks
-        of_ranks = self.world.allgather(settings(), "reading the CPUs' settings")
+        settings_of_ranks = self.world.allgather(settings(), "reading the CPUs' settings")
         cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in self.world.members]
         self.conditions = {}
-        for name, value in of_ranks[0].items():
-            texts = {str(of_rank[name]) for of_rank in of_ranks}
+        for name, value in settings_of_ranks[0].items():
+            texts = {str(rank_settings[name]) for rank_settings in settings_of_ranks}
             self.conditions[name] = value if len(texts) == 1 else sorted(texts)
         self.conditions["binding"] = binding(cpus)
 
@@ -445,8 +446,10 @@ class LaunchSession:
         if self.listener:
             self.listener.note(str(fact))
         if self.folder:
-            reason = {"reason": as_json(fact)} if isinstance(fact, Fact) else {}
-            self.folder.event("note", text=str(fact), **reason)
+            entries: dict[str, Any] = {"text": str(fact)}
+            if isinstance(fact, Fact):
+                entries["reason"] = as_json(fact)
+            self.folder.event("note", **entries)
 
     def note_once(self, subject: str, fact: Fact | str) -> None:
         """Note the first fact of this kind about a subject. The rows have all facts."""
@@ -535,20 +538,20 @@ def run_task(task: Task, request: Request, world: World, listener: ProgressListe
     return code
 
 
-def at_rank_0(world: World, do: Callable[[], T], what: str) -> T | None:
+def at_rank_0(world: World, do: Callable[[], T], doing: str) -> T | None:
     """Return the result of `do` at rank 0, None elsewhere. All ranks must call it.
 
-    A UsageError in `do` ends the launch, and rank 0 reports it. `what` names the phase.
+    A UsageError in `do` ends the launch, and rank 0 reports it. `doing` names the phase.
     """
     result = None
     refused = None
     if world.rank == 0:
         try:
-            with world.watchdog.phase(what):
+            with world.watchdog.phase(doing):
                 result = do()
         except UsageError as error:
             refused = str(error)
-    refused = world.broadcast(refused, what)
+    refused = world.broadcast(refused, doing)
     if refused:
         world.refuse(refused)
     return result
@@ -583,20 +586,23 @@ def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str,
             version = versions.get(name) or versions.get(f"torch_{name}")
             if version:
                 loaded[name] = version
-    of_process = {"collbench": str(software.own()), "native": software.native(), **software.installed(), **loaded}
-    of_processes = world.gather(of_process, "comparing the software") or []
-    return software.grouped(zip((member.host for member in world.members), of_processes, strict=False))
+    versions_here = {"collbench": str(software.own()), "native": software.native(), **software.installed(), **loaded}
+    versions_of_processes = world.gather(versions_here, "comparing the software") or []
+    return software.grouped(zip((member.host for member in world.members), versions_of_processes, strict=False))
 
 
-def describe_run(request: Request, world: World, opened: list[OpenBackend], of_hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the launch that are known before its first case, for run.json; of_hosts: the result of `software_of_hosts`."""
+def describe_run(request: Request, world: World, opened: list[OpenBackend], software_groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the facts of the launch that are known before its first case, for run.json.
+
+    software_groups: the result of `software_of_hosts`
+    """
     env = dict(os.environ)  # without the variables that collbench set for NCCL's logs
     for open_backend in opened:
         if open_backend.paths:
             env = open_backend.paths.log.of_user(env)
     facts = {
         "collbench": __version__,
-        "software": of_hosts,
+        "software": software_groups,
         "command": ["collbench", *request.argv],
         "seed": request.seed,
         "launcher": world.info.launcher,

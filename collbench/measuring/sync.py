@@ -63,32 +63,33 @@ def _mapped(name: Path, size_bytes: int) -> mmap.mmap:
 
 def _at_all_ranks(world: World, step: Callable[[], T]) -> T:
     """Return the result of the step, which all ranks call, once all have it. Raises RunFailed at all ranks if it fails at one."""
-    wrong = None
+    error_here = None
     try:
         result = step()
     except OSError as error:
         remedy = shortage() or f"check that they share {_FOLDER}"
-        wrong = f"the ranks of {world.me.host} cannot share memory in {_FOLDER} ({error.strerror}): {remedy}"
-    if wrong := world.first_error(wrong, "sharing memory"):
-        raise RunFailed(wrong)
+        error_here = f"the ranks of {world.me.host} cannot share memory in {_FOLDER} ({error.strerror}): {remedy}"
+    first_error = world.first_error(error_here, "sharing memory")
+    if first_error:
+        raise RunFailed(first_error)
     return result
 
 
 # Tasks that run at the same time, each in its own thread.
 
 
-def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:
+def at_once(tasks: Sequence[Callable[[], T]], doing: str, patience_s: float | None = None) -> list[T]:
     """Run the tasks at the same time, each in a thread, and return their results in order.
 
-    Raises the first error of any, WaitExpired if one has not ended within `patience_s`. `what` names the work in
+    Raises the first error of any, WaitExpired if one has not ended within `patience_s`. `doing` names the work in
     errors.
     """
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     errors: list[BaseException] = []
 
     def run(place: int) -> None:
         try:
-            found[place] = tasks[place]()
+            results[place] = tasks[place]()
         except BaseException as error:
             errors.append(error)
 
@@ -99,9 +100,9 @@ def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | Non
         thread.join(patience_s)
     if errors:
         raise errors[0]
-    if len(found) < len(tasks):
-        raise WaitExpired(f"{what}: {len(tasks) - len(found)} of {len(tasks)} threads did not end within {patience_s:g} s")
-    return [found[place] for place in range(len(tasks))]
+    if len(results) < len(tasks):
+        raise WaitExpired(f"{doing}: {len(tasks) - len(results)} of {len(tasks)} threads did not end within {patience_s:g} s")
+    return [results[place] for place in range(len(tasks))]
 
 
 _KEY_BYTES = 16
@@ -120,7 +121,8 @@ class HostSync:
         leader = mates[0].rank == world.rank
         self._map = shared_page(world, SHARED_BYTES)
         self._sockets = _between_hosts(world, leader)
-        to, from_ = ([pair[side].fileno() for pair in self._sockets] for side in (0, 1))
+        to = [outgoing.fileno() for outgoing, _ in self._sockets]
+        from_ = [incoming.fileno() for _, incoming in self._sockets]
         self._struct = BarrierStruct(
             shared=ctypes.addressof(ctypes.c_char.from_buffer(self._map)), ranks=len(mates), leader=leader,
             sleeps=_THREADS * len(mates) > world.cores_on(), rounds=len(self._sockets),
@@ -134,9 +136,9 @@ class HostSync:
 
     def close(self) -> None:
         """Close the sockets. The shared page is freed when the process ends."""
-        for to, from_ in self._sockets:
-            to.close()
-            from_.close()
+        for outgoing, incoming in self._sockets:
+            outgoing.close()
+            incoming.close()
 
 
 def host_sync(world: World) -> HostSync | None:
@@ -152,14 +154,14 @@ def _between_hosts(world: World, leader: bool) -> list[tuple[socket.socket, sock
         return []
     key = secrets.token_bytes(_KEY_BYTES)
     listener = listen_at(world.me.address) if leader else None
-    own = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
-    known: Sequence[tuple[str, int, str] | None] = world.allgather(own, "connecting the barrier")
+    target = (world.me.address, listener.getsockname()[1], key.hex()) if listener else None
+    targets: Sequence[tuple[str, int, str] | None] = world.allgather(target, "connecting the barrier")
     if listener is None:
         return []
     leaders = [world.on_host(host)[0].rank for host in hosts]
     me = hosts.index(world.me.host)
     rounds = range((len(hosts) - 1).bit_length())
-    outgoing = [_connect(known[leaders[(me + 2**r) % len(hosts)]], r, world.timeout_s) for r in rounds]
+    outgoing = [_connect(targets[leaders[(me + 2**r) % len(hosts)]], r, world.timeout_s) for r in rounds]
     incoming = _accept(listener, key, len(rounds), world.timeout_s)
     return [(outgoing[r], incoming[r]) for r in rounds]
 
@@ -169,38 +171,38 @@ def _connect(target: tuple[str, int, str] | None, number: int, timeout_s: float)
         raise RunFailed("a host has no leader for the barrier between hosts")
     host, port, key = target
     try:
-        made = socket.create_connection((host, port), timeout=timeout_s)
-        made.sendall(_GREETING.pack(bytes.fromhex(key), number))
+        connection = socket.create_connection((host, port), timeout=timeout_s)
+        connection.sendall(_GREETING.pack(bytes.fromhex(key), number))
     except OSError as error:
         remedy = "check whether a firewall blocks TCP ports between these hosts"
         raise RunFailed(f"connecting the barrier: cannot connect to {host} port {port} ({error}); {remedy}") from error
-    return _settled(made)
+    return _settled(connection)
 
 
 def _accept(listener: socket.socket, key: bytes, n: int, timeout_s: float) -> dict[int, socket.socket]:
     """Return n connections by the round number in their greeting; connections without the key are closed."""
-    found: dict[int, socket.socket] = {}
+    connections: dict[int, socket.socket] = {}
     end = time.monotonic() + timeout_s
     with listener:
-        while len(found) < n:
+        while len(connections) < n:
             listener.settimeout(max(0.01, end - time.monotonic()))
             try:
-                made, _ = listener.accept()
+                connection, _ = listener.accept()
             except TimeoutError as error:
-                raise WaitExpired(f"connecting the barrier: {n - len(found)} hosts did not connect within {timeout_s:g} s") from error
-            number = _greeted(made, key, min(end, time.monotonic() + _GREETING_S))
-            if number is None or number in found or number >= n:
-                made.close()
+                raise WaitExpired(f"connecting the barrier: {n - len(connections)} hosts did not connect within {timeout_s:g} s") from error
+            number = _greeted(connection, key, min(end, time.monotonic() + _GREETING_S))
+            if number is None or number in connections or number >= n:
+                connection.close()
             else:
-                found[number] = _settled(made)
-    return found
+                connections[number] = _settled(connection)
+    return connections
 
 
-def _greeted(made: socket.socket, key: bytes, end: float) -> int | None:
+def _greeted(connection: socket.socket, key: bytes, end: float) -> int | None:
     """Return the round number that a new connection sends with the right key, else None."""
-    made.settimeout(max(0.01, end - time.monotonic()))
+    connection.settimeout(max(0.01, end - time.monotonic()))
     try:
-        greeting = made.recv(_GREETING.size, socket.MSG_WAITALL)
+        greeting = connection.recv(_GREETING.size, socket.MSG_WAITALL)
     except OSError:
         return None
     if len(greeting) < _GREETING.size:
@@ -209,7 +211,7 @@ def _greeted(made: socket.socket, key: bytes, end: float) -> int | None:
     return int(number) if hmac.compare_digest(sent, key) else None
 
 
-def _settled(made: socket.socket) -> socket.socket:
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setblocking(False)
-    return made
+def _settled(connection: socket.socket) -> socket.socket:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    return connection

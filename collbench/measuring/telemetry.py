@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collbench.measuring.counters import Gpus
 
 FASTEST_HZ = 5.0
-_ON, _OFF = b"1", b"0"
+_ON = b"1"
+_OFF = b"0"
 _PATIENCE_S = 2.0
 
 
@@ -73,10 +74,10 @@ def sample(gauges: Gpus, hz: float, commands: int, lines: int) -> None:
     waiting.register(commands, select.POLLIN)
     while True:
         if waiting.poll(1000 / hz if on else None):
-            known = os.read(commands, 64)
-            if not known:
+            switches = os.read(commands, 64)
+            if not switches:
                 return
-            on = known.endswith(_ON)
+            on = switches.endswith(_ON)
         if on:
             line = {"monotonic_s": time.monotonic(), "gpus": gauges.clocks()}
             os.write(lines, json.dumps(line, separators=(",", ":")).encode() + b"\n")

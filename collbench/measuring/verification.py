@@ -76,7 +76,7 @@ def verify(ready: PreparedCase, world: World, checks: Iterable[VerificationTurn]
             with phase(ready, world, f"{verifying}: comparing data"):
                 mismatches += [mismatch.as_json() for mismatch in compare()]
     all_ranks = world.gather(mismatches, f"{ready.case.title()}: verifying")
-    return None if all_ranks is None else [Mismatch(**values) for of_rank in all_ranks for values in of_rank]
+    return None if all_ranks is None else [Mismatch(**values) for errors in all_ranks for values in errors]
 
 
 def checks_of_buffers(ready: PreparedCase, calls: int) -> Iterator[VerificationTurn]:
@@ -91,8 +91,7 @@ def mismatches_in(ready: PreparedCase, slot: int) -> list[Mismatch]:
     """Return the wrong data that this process's ranks received in a slot. Ranks are numbered as in the job."""
     mismatches: list[Mismatch] = []
     for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
-        of_group = [mismatch for mismatch in buffers.check(slot) if mismatch]
-        mismatches += [replace(mismatch, rank=group.ranks[mismatch.rank]) for mismatch in of_group]
+        mismatches += [replace(mismatch, rank=group.ranks[mismatch.rank]) for mismatch in buffers.check(slot) if mismatch]
     return mismatches
 
 
@@ -140,8 +139,8 @@ class LeftEarly(msgspec.Struct, frozen=True):
 
     def sentence(self) -> str:
         """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
-        after, delay = format_time(self.after_s), format_time(self.delay_s)
-        return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
+        delay = f"before rank {self.late} entered, which waited {format_time(self.delay_s)} µs"
+        return f"rank {self.rank} left after {format_time(self.after_s)} µs, {delay}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for the control plane and a row's evidence."""
@@ -158,8 +157,8 @@ def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list
     for late in _late_ranks(ready) * calls:
         is_known, early = _turn(ready, world, late)
         can_verify = can_verify and is_known
-        for left in early:
-            first_by_rank.setdefault(left.rank, left)
+        for rank_error in early:
+            first_by_rank.setdefault(rank_error.rank, rank_error)
     return calls if can_verify or first_by_rank else 0, [first_by_rank[rank] for rank in sorted(first_by_rank)]
 
 
@@ -171,30 +170,30 @@ def _late_ranks(ready: PreparedCase) -> list[int]:
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
     """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
-    others = sum(len(ranks) - 1 for ranks in ready.groups)
+    ranks_to_judge = sum(len(ranks) - 1 for ranks in ready.groups)
     early: list[LeftEarly] = []
-    what = f"{ready.case.title()}: verifying"
+    doing = f"{ready.case.title()}: verifying"
     for attempt in range(_ATTEMPTS):
-        world.allgather(None, what)  # the ranks leave it nearly at the same time
+        world.allgather(None, doing)  # the ranks leave it nearly at the same time
         began = time.monotonic()
-        world.allgather(None, what)
-        meeting_s = max(world.allgather(time.monotonic() - began, what))
+        world.allgather(None, doing)
+        meeting_s = max(world.allgather(time.monotonic() - began, doing))
         delay_s = max(meeting_s * _MEETINGS, _DELAY_S * _LONGER**attempt)
-        everyone = world.allgather(_attempt(ready, world, late, delay_s, what), what)
-        early += [LeftEarly(**values) for reply in everyone for values in reply["early"]]
-        if early or not any(reply["late_itself"] for reply in everyone):
-            return bool(early) or sum(reply["judged"] for reply in everyone) == others, early
+        replies = world.allgather(_attempt(ready, world, late, delay_s, doing), doing)
+        early += [LeftEarly(**values) for reply in replies for values in reply["early"]]
+        if early or not any(reply["late_itself"] for reply in replies):
+            return bool(early) or sum(reply["judged"] for reply in replies) == ranks_to_judge, early
     return False, early
 
 
-def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, what: str) -> dict[str, Any]:
+def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, doing: str) -> dict[str, Any]:
     """Run one barrier.
 
     Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
     """
     waits = any(late in group.driven for group in ready.own_groups)
     began = time.monotonic()
-    world.allgather(None, what)
+    world.allgather(None, doing)
     if waits:
         time.sleep(delay_s)
     came_s = time.monotonic() - began
@@ -215,14 +214,14 @@ _MOST_LISTED = 4  # groups, and places of each
 
 
 def wrong_data(
-    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
+    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], kind: Literal["pair", "group"]
 ) -> list[str]:
     """Return a sentence for each of the first groups with wrong data, and one with the number of further groups.
 
     met: for each group its places, the number of wrong elements (None: not compared), and the errors of its first rank
     or None.
     """
-    bad = []
+    sentences = []
     for places, wrong, detail in met:
         if not wrong:
             continue
@@ -231,9 +230,9 @@ def wrong_data(
         if len(listed) > _MOST_LISTED:
             where = f"among {', '.join(listed[:_MOST_LISTED])} and {len(listed) - _MOST_LISTED} more"
         differ = "differs" if wrong == 1 else "differ"
-        about = f" ({detail})" if detail else ""
-        bad.append(f"wrong data {where}: {plural(wrong, 'element')} {differ} from what was sent{about}")
-    left = len(bad) - _MOST_LISTED
-    if left > 0:
-        bad[_MOST_LISTED:] = [f"wrong data in {plural(left, f'more {what}')}"]
-    return bad
+        errors = f" ({detail})" if detail else ""
+        sentences.append(f"wrong data {where}: {plural(wrong, 'element')} {differ} from what was sent{errors}")
+    unlisted = len(sentences) - _MOST_LISTED
+    if unlisted > 0:
+        sentences[_MOST_LISTED:] = [f"wrong data in {plural(unlisted, f'more {kind}')}"]
+    return sentences

@@ -235,7 +235,7 @@ class TestBroken:
         assert read_run(tmp_path / "run").rows == []
 
     def test_one_that_dies_while_the_others_join(self, broken, tmp_path):
-        done = broken("gloo", 1, "open_backends", "_open_one", "os.kill(os.getpid(), 9)")
+        done = broken("gloo", 1, "open_backends", "_open", "os.kill(os.getpid(), 9)")
         assert done.returncode == 4 and re.search(r"collbench: rank 1 \(pid \d+\) was killed by signal 9 \(SIGKILL\)", done.stderr)
         assert "Traceback" not in done.stderr
         until(lambda: not running(tmp_path), "the ranks' end", 10)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from collbench.backends.backend import Backend, unsupported_reason
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE
+from collbench.errors import FAILED, USAGE
 from collbench.launch.mpi import BackendStartFailed
 from collbench.measuring.engine import Measured, Work
 from collbench.measuring.memory import check_memory, fitting_sizes
@@ -54,26 +54,32 @@ class CasesTask(Task):
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the cases. Raises UsageError, on all ranks, for cases that do not fit the ranks or their memory."""
-        request, world, opened = session.request, session.world, session.opened
+        request = session.request
+        world = session.world
         check_traffic(request.sweep, world)
-        for one in opened:
-            if one.backend:
-                request.sweep.check_ranks(one.backend.ranks)
-        work = [(operations()[case.operation], case, one) for one in opened for case in session.sweep.cases(one.name, one.ranks(world))]
+        for opened in session.opened:
+            if opened.backend:
+                request.sweep.check_ranks(opened.backend.ranks)
+        work = [
+            (operations()[case.operation], case, opened)
+            for opened in session.opened
+            for case in session.sweep.cases(opened.name, opened.ranks(world))
+        ]
         if any(case.mode == "overlap" for _, case, _ in work) and not measurement_mode("overlap"):
             world.refuse("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
-        ranks = max(one.ranks(world) for one in opened)
+        ranks = max(opened.ranks(world) for opened in session.opened)
         request.slowed.check([case for _, case, _ in work], ranks)
         left_out = None
         if any(sweep.sparse for sweep in request.sweep.each):
             work, left_out = fitting_sizes(work, world)
         check_memory(work, world)
-        self.work, self.identities = work, planned(work, world)
-        cases = [placed(case, operation, one.backend) if one.backend else case for operation, case, one in work]
+        self.work = work
+        self.identities = planned(work, world)
+        cases = [placed(case, operation, opened.backend) if opened.backend else case for operation, case, opened in work]
         # The heads of tables have what was requested, such as the largest size.
         facts = {"asked": self.requested(session)} if world.rank == 0 else {}
         return Plan(
-            len(work), facts, cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, opened),
+            len(work), facts, cases=cases, ranks=ranks, nodes=len(world.hosts), rank_map=member_places(world, session.opened),
             notes=[left_out] if left_out else [],
         )  # fmt: skip
 
@@ -83,48 +89,36 @@ class CasesTask(Task):
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rows by the place of their case."""
-        found = rows_by_place(run.rows, self.identities)
-        return found, len(found) == len(self.work)
+        rows = rows_by_place(run.rows, self.identities)
+        return rows, len(rows) == len(self.work)
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Operation, Case]]]:
         """Return the backends and cases that are measured now."""
-        left = [item for place, item in enumerate(self.work) if place not in session.stored.done and item[2].backend]
-        return list({one.name: one.running for _, _, one in left}.values()), [(operation, case) for operation, case, _ in left]
-
-    def _is_shown(self, session: LaunchSession) -> bool:
-        """Return whether rank 0 prints the rows of a single launch while it measures."""
-        is_shown: bool = session.world.broadcast(session.listener is not None, "choosing the first case")
-        return is_shown and session.request.launches == 1
+        missing = [item for place, item in enumerate(self.work) if place not in session.stored.done and item[2].backend]
+        backends = {opened.name: opened.running for _, _, opened in missing}
+        return list(backends.values()), [(operation, case) for operation, case, _ in missing]
 
     def measure(self, session: LaunchSession) -> None:
         """Measure the cases that are not stored yet. n/a cases take no time, so they do not count as progress."""
-        session.monitor(case for _, case, one in self.work if one.backend)
-        left = [place for place in range(len(self.work)) if place not in session.stored.done]
-        order = [left[turn] for turn in shuffled(len(left), session.order_seed, session.request.launch_index)]
+        session.monitor(case for _, case, opened in self.work if opened.backend)
+        missing = [place for place in range(len(self.work)) if place not in session.stored.done]
+        order = [missing[turn] for turn in shuffled(len(missing), session.order_seed, session.request.launch_index)]
         reasons: dict[int, Fact | None] = {}
-        of_backend: dict[str, BackendCases] = {}
-        for one in {one.name: one for _, _, one in self.work}.values():
-            places = [place for place, item in enumerate(self.work) if item[2].name == one.name]
+        cases_of_backends: dict[str, BackendCases] = {}
+        for name, opened in {opened.name: opened for _, _, opened in self.work}.items():
+            places = [place for place, item in enumerate(self.work) if item[2].name == name]
             items = [self.work[place] for place in places]
             reasons |= zip(places, _reasons(items, session.world), strict=True)
-            of_backend[one.name] = BackendCases(session, one, session.context_of(items, one.backend) if one.backend else None)
+            cases_of_backends[name] = BackendCases(session, opened, session.context_of(items, opened.backend) if opened.backend else None)
         session.lap()
+        order = self._in_order(session, order, reasons)
         measurable = [place for place in order if not reasons[place]]
-        is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
-        if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
-            order.sort(key=lambda place: self.work[place][1].size_bytes)
-            measurable.sort(key=lambda place: self.work[place][1].size_bytes)
-        elif measurable and self._is_shown(session):
-            # rows are printed in order, so that the first one appears soon
-            first = min(measurable)
-            for places in (order, measurable):
-                places.remove(first)
-                places.insert(0, first)
         times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable], ends_s=session.ends_s)
         omitted: list[Case] = []
         for done, place in enumerate(order):
-            operation, case, one = self.work[place]
-            cases, reason = of_backend[one.name], reasons[place]
+            operation, case, opened = self.work[place]
+            cases = cases_of_backends[opened.name]
+            reason = reasons[place]
             if reason:
                 row = cases.without(operation, case, reason, place)
             elif session.ends_s is not None and not session.world.broadcast(times.fits(case.size_bytes), "deciding whether time is left"):
@@ -150,13 +144,24 @@ class CasesTask(Task):
             series = tuple(dict.fromkeys((case.operation, case.backend) for case in omitted))
             session.note(TimeWasOver(len(omitted), len(measurable), largest.title(), session.request.budget.wall_s or 0.0, series))
 
+    def _in_order(self, session: LaunchSession, order: list[int], reasons: Mapping[int, Fact | None]) -> list[int]:
+        """Return the shuffled places in the order of measuring. With little time left small cases come first, since they still fit."""
+        is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
+        if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):
+            return sorted(order, key=lambda place: self.work[place][1].size_bytes)
+        first = min((place for place in order if not reasons[place]), default=None)
+        if first is None:
+            return order
+        is_shown = session.world.broadcast(session.listener is not None, "choosing the first case")
+        if not is_shown or session.request.launches != 1:
+            return order
+        return [first, *(place for place in order if place != first)]  # rows are printed in order, so that the first one appears soon
+
     def exit_code(self, records: Sequence[Row]) -> int:
         """Return the exit code: 4 when data was wrong, or no backend starts; 2 when every case is n/a, else 0."""
-        if any(row.wrong for row in records):
-            return FAILED
-        if any(row.na is None for row in records):
-            return FINE
-        return FAILED if any(isinstance(decode_reason(row.na_fact), BackendStartFailed) for row in records) else USAGE
+        code = super().exit_code(records)
+        starts_failed = code == USAGE and any(isinstance(decode_reason(row.na_fact), BackendStartFailed) for row in records)
+        return FAILED if starts_failed else code
 
 
 class TimeWasOver(Fact, frozen=True):
@@ -190,11 +195,12 @@ def check_traffic(sweep: Sweep | Sweeps, world: World) -> None:
     """Raise UsageError on all ranks if they have read different traffic files. Names of traffic contain checksums of the files."""
     if not any(operation.uneven for operation in sweep.operations):
         return
-    read = world.allgather([one.traffic.name for one in sweep.each if one.traffic], "reading the traffic")
-    other = next((rank for rank, names in enumerate(read) if names != read[0]), None)
-    if other is not None:
-        other_list, own_list = (", ".join(read[rank]) or "none" for rank in (other, 0))
-        world.refuse(f"{world.members[other]} has other traffic ({other_list}) than rank 0 ({own_list}): copy the same file to every node")
+    names_of_ranks = world.allgather([part.traffic.name for part in sweep.each if part.traffic], "reading the traffic")
+    texts = [", ".join(names) or "none" for names in names_of_ranks]
+    differing = next((rank for rank, names in enumerate(names_of_ranks) if names != names_of_ranks[0]), None)
+    if differing is not None:
+        traffic = f"other traffic ({texts[differing]}) than rank 0 ({texts[0]})"
+        world.refuse(f"{world.members[differing]} has {traffic}: copy the same file to every node")
 
 
 def shuffled(cases: int, order_seed: int, launch_index: int) -> list[int]:
@@ -206,13 +212,15 @@ def shuffled(cases: int, order_seed: int, launch_index: int) -> list[int]:
 
 def _reasons(items: list[PlannedCase], world: World) -> list[Fact | None]:
     """Return for each case None, or why it cannot be measured: the reason of the first rank that has one."""
-    own = [one.reason or (one.backend and unsupported_reason(one.backend, operation, placed(case, operation, one.backend)))
-            for operation, case, one in items]  # fmt: skip
-    all_ranks = world.allgather(
-        [None if reason is None else as_json(reason) for reason in own], f"asking {items[0][2].name} what it can do"
-    )
-    first = [next((reason for reason in of_case if reason), None) for of_case in zip(*all_ranks, strict=True)]
-    return [decode_reason(reason) if reason else None for reason in first]
+    reasons_here = []
+    for operation, case, opened in items:
+        reason = opened.reason
+        if not reason and opened.backend:
+            reason = unsupported_reason(opened.backend, operation, placed(case, operation, opened.backend))
+        reasons_here.append(None if reason is None else as_json(reason))
+    all_ranks = world.allgather(reasons_here, f"asking {items[0][2].name} what it can do")
+    first_reasons = [next(filter(None, reasons), None) for reasons in zip(*all_ranks, strict=True)]
+    return [decode_reason(reason) if reason else None for reason in first_reasons]
 
 
 @dataclass
@@ -293,8 +301,10 @@ class BackendCases(msgspec.Struct):
     def _around(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         directly = watched.moved.copied_directly if watched.moved else None
         limits = self.session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
-        at_once = ready.operation.pair and not ready.operation.aggregate and len(ready.groups) > 1
-        return self.session.engine.context_of_row(ready, backend, watched, limits, flags=["pairs_at_once"] if at_once else [])
+        flags = []
+        if ready.operation.pair and not ready.operation.aggregate and len(ready.groups) > 1:
+            flags.append("pairs_at_once")
+        return self.session.engine.context_of_row(ready, backend, watched, limits, flags=flags)
 
     def _store(self, row: Row, arrays: dict[str, Any], place: int, phases: Sequence[Phase] = ()) -> Row | None:
         """Store and show a row, at rank 0. Its evidence has when the case ran, and how long it took.

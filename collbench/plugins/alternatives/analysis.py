@@ -16,10 +16,11 @@ from math import log
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from collbench.analysis.best import fits_cache, is_shown_as_time
 from collbench.analysis.compare import CaseRatio, rows_by_case, state_probe_s
-from collbench.analysis.launches import WHERE_NONE, Launches, case_of, estimate_of, grouped, known, time_of
+from collbench.analysis.launches import WHERE_NONE, Launches, case_of, estimate_of, grouped, known, row_times, time_of
 from collbench.analysis.outcome import MARGIN, Outcome, outcome_of
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES
 from collbench.results.quality import is_unreliable
@@ -27,7 +28,10 @@ from collbench.results.row import UNDER_LOAD, CaseKey, Row
 from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
 from collbench.units import plural
 
-BACKEND, RANKS, NODES, RUN = "backend", "ranks", "nodes", "run"
+BACKEND = "backend"
+RANKS = "ranks"
+NODES = "nodes"
+RUN = "run"
 # The fields of a case in which alternatives may differ, the usual ones first. The number of nodes may change with the number of ranks.
 _FIELDS = (
     BACKEND, RANKS, "algorithm", "protocol", "registration", "traffic", "streams", "call", "window", "in_place", "buffers", "dtype",
@@ -105,8 +109,8 @@ class AlternativeGroup(msgspec.Struct, frozen=True):
     @property
     def followers(self) -> list[str]:
         """Return the names of the other sound times, the shortest first."""
-        others = [name for name, each in self.times.items() if each.ratio is not None]
-        return sorted(others, key=lambda name: time_of(self.times[name].row) or 0.0)
+        names = [name for name, alternative in self.times.items() if alternative.ratio is not None]
+        return sorted(names, key=lambda name: time_of(self.times[name].row) or 0.0)
 
     @property
     def fastest(self) -> str | None:
@@ -129,7 +133,7 @@ class AlternativeGroup(msgspec.Struct, frozen=True):
     @property
     def unranked(self) -> list[str]:
         """Return the names of the rows with a time that is wrong or unreliable."""
-        return [name for name, each in self.times.items() if each.row.na is None and not each.is_sound]
+        return [name for name, alternative in self.times.items() if alternative.row.na is None and not alternative.is_sound]
 
     @property
     def lead(self) -> CaseRatio | None:
@@ -139,7 +143,7 @@ class AlternativeGroup(msgspec.Struct, frozen=True):
     @property
     def expected_bytes_per_s(self) -> float | None:
         """Return the highest expected bus bandwidth of the rows; None without one, for small messages, and for different rank counts."""
-        rows = [each.row for each in self.times.values() if each.row.size_bytes >= LEAST_RATE_BYTES]
+        rows = [alternative.row for alternative in self.times.values() if alternative.row.size_bytes >= LEAST_RATE_BYTES]
         rates = [row.comparison.expected_bytes_per_s for row in rows if row.comparison is not None and not fits_cache(row)]
         rates = [rate for rate in rates if known(rate)]
         return max(rates) if rates and len({row.ranks for row in rows}) == 1 else None
@@ -148,8 +152,9 @@ class AlternativeGroup(msgspec.Struct, frozen=True):
     def expected_s(self) -> float | None:
         """Return the time at the expected bus bandwidth in seconds; None without one."""
         expected = self.expected_bytes_per_s
-        for each in self.times.values():
-            time_s, rate = time_of(each.row), each.row.busbw_bytes_per_s
+        for alternative in self.times.values():
+            time_s = time_of(alternative.row)
+            rate = alternative.row.busbw_bytes_per_s
             if expected and time_s is not None and rate is not None and known(rate):
                 return time_s * rate / expected
         return None
@@ -184,7 +189,7 @@ class Alternatives(msgspec.Struct, frozen=True):
         return self.field in (RANKS, NODES)
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _Member(msgspec.Struct, frozen=True):
     """A row of a side: its value of the field, and those of its launches."""
 
     side: int
@@ -199,31 +204,28 @@ def alternatives(sides: Sequence[Launches], margin: float = MARGIN) -> Alternati
     Several runs: cases of different runs. One run: its backends. Of several fields the one that compares most rows is chosen.
     """
     by_side = [rows_by_case(side.runs) for side in sides]
-    best: tuple[int, str, list[list[_Found]]] | None = None
+    best: tuple[int, str, list[list[_Member]]] | None = None
     for field in _FIELDS if len(sides) > 1 else (BACKEND,):
-        found = [
-            _Found(number, _value(row, field), row, launches[case_of(row)])
+        members = [
+            _Member(number, (row.nodes or 1, row.ranks) if field == RANKS else getattr(row, field), row, launches[case_of(row)])
             for number, (side, launches) in enumerate(zip(sides, by_side, strict=True))
             for row in side.rows
             if row.mode != UNDER_LOAD
         ]
-        by_key: dict[tuple[Any, ...], list[_Found]] = {}
-        for each in found:
-            by_key.setdefault(_key(each.row, field), []).append(each)
-        groups = [group for members in by_key.values() for group in _placed(members, field) if _compares(group, len(sides))]
+        by_key: dict[tuple[Any, ...], list[_Member]] = {}
+        for member in members:
+            by_key.setdefault(_key(member.row, field), []).append(member)
+        groups = [group for same_key in by_key.values() for group in _placed(same_key, field) if _compares(group, len(sides))]
         compared = sum(map(len, groups))
         if groups and (best is None or compared > best[0]):
             best = compared, field, groups
     return None if best is None else _compared(best[1], best[2], sides, margin)
 
 
-def _compares(group: Sequence[_Found], sides: int) -> bool:
+def _compares(group: Sequence[_Member], sides: int) -> bool:
     """Return whether a group has rows of two runs, or of a single run two backends."""
-    return len({each.side for each in group}) > 1 if sides > 1 else len({each.value for each in group}) > 1
-
-
-def _value(row: Row, field: str) -> Any:
-    return (row.nodes or 1, row.ranks) if field == RANKS else getattr(row, field)
+    compared = {member.side if sides > 1 else member.value for member in group}
+    return len(compared) > 1
 
 
 def _key(row: Row, field: str) -> tuple[Any, ...]:
@@ -244,52 +246,50 @@ def _place(row: Row, field: str) -> list[tuple[bool, Any]]:
     return [*((value is not None, 0 if value is None else value) for value in values), (True, row.size_bytes)]
 
 
-def _placed(members: Sequence[_Found], field: str) -> list[list[_Found]]:
+def _placed(members: Sequence[_Member], field: str) -> list[list[_Member]]:
     """Return the rows in place and those out of place apart, if all alternatives have a placing in common; else one of each alternative."""
     if field != BACKEND:
         return [list(members)]
-    by_alternative = grouped(members, lambda each: (each.side, each.value))
-    placings = [{each.row.in_place for each in those} for those in by_alternative.values()]
+    by_alternative = grouped(members, lambda member: (member.side, member.value))
+    placings = [_placings(rows) for rows in by_alternative.values()]
     common = set.intersection(*placings)
     if common:
-        return [[each for each in members if each.row.in_place is placing] for placing in sorted(common)]
-    usual = sum(True in each for each in placings) > sum(False in each for each in placings)
-    chosen = [next((each for each in those if each.row.in_place is usual), those[0]) for those in by_alternative.values()]
-    if any(len({each.row.in_place for each in those}) > 1 for those in grouped(chosen, lambda each: each.value).values()):
+        return [[member for member in members if member.row.in_place is placing] for placing in sorted(common)]
+    usual = sum(True in values for values in placings) > sum(False in values for values in placings)
+    chosen = [next((member for member in rows if member.row.in_place is usual), rows[0]) for rows in by_alternative.values()]
+    if any(len(_placings(rows)) > 1 for rows in grouped(chosen, lambda member: member.value).values()):
         return []  # of two runs of one backend the placing is what differs
     return [chosen]
 
 
-def _compared(field: str, groups: Sequence[Sequence[_Found]], sides: Sequence[Launches], margin: float) -> Alternatives:
-    every = [each for group in groups for each in group]
-    names, is_by_run = _names(field, every, sides)
+def _placings(members: Iterable[_Member]) -> set[bool]:
+    return {member.row.in_place for member in members}
+
+
+def _compared(field: str, groups: Sequence[Sequence[_Member]], sides: Sequence[Launches], margin: float) -> Alternatives:
+    members = [member for group in groups for member in group]
+    names, is_by_run = _names(field, members, sides)
     in_order = sorted(groups, key=lambda group: _place(group[0].row, field))
-    judged = [_group({names[each.side, each.value]: each for each in group}, field, margin) for group in in_order]
+    judged = [_group({names[member.side, member.value]: member for member in group}, field, margin) for group in in_order]
     if field == RANKS:
-        order = [names[each.side, each.value] for each in sorted(every, key=lambda each: (each.value, each.side))]
+        order = [names[member.side, member.value] for member in sorted(members, key=lambda member: (member.value, member.side))]
     else:
         order = sorted(names.values(), key=lambda name: _mean_ratio(name, judged))
     order = list(dict.fromkeys(order))
     shown = field
-    if field == RANKS and len({each.value[0] for each in every}) > 1:
+    if field == RANKS and len({member.value[0] for member in members}) > 1:
         shown = NODES
     if is_by_run and field != RANKS:
         shown = RUN
-    compared = {id(each.row) for each in every}
+    compared = {id(member.row) for member in members}
     others = [row for side in sides for row in side.rows if id(row) not in compared]
-    ordered = [
-        AlternativeGroup(
-            {name: group.times[name] for name in order if name in group.times}, group.leader, group.smallest, group.by_bandwidth,
-            group.placings_differ,
-        )
-        for group in judged
-    ]  # fmt: skip
+    ordered = [replace(group, times={name: group.times[name] for name in order if name in group.times}) for group in judged]
     return Alternatives(shown, order, ordered, sides, others, margin)
 
 
-def _names(field: str, every: Iterable[_Found], sides: Sequence[Launches]) -> tuple[dict[tuple[int, Any], str], bool]:
+def _names(field: str, members: Iterable[_Member], sides: Sequence[Launches]) -> tuple[dict[tuple[int, Any], str], bool]:
     """Return the name of each (side, value), and whether these are names of runs: if two runs have the same value."""
-    pairs = list(dict.fromkeys((each.side, each.value) for each in every))
+    pairs = list(dict.fromkeys((member.side, member.value) for member in members))
     counts = _labels(field, [value for _, value in pairs])
     if len(set(pairs)) == len({value for _, value in pairs}):
         return {(side, value): counts[value] for side, value in pairs}, False
@@ -321,44 +321,44 @@ def _mean_ratio(name: str, groups: Iterable[AlternativeGroup]) -> tuple[bool, fl
     """Return the order of backends and runs: those without a sound time last, then by the geometric mean of the ratios to the leaders."""
     logs = []
     for group in groups:
-        each = group.times.get(name)
-        if each is not None and name == group.leader:
+        alternative = group.times.get(name)
+        if alternative is not None and name == group.leader:
             logs.append(0.0)
-        elif each is not None and each.ratio is not None and each.ratio.time is not None:
-            logs.append(log(each.ratio.time.value))
+        elif alternative is not None and alternative.ratio is not None and alternative.ratio.time is not None:
+            logs.append(log(alternative.ratio.time.value))
     return not logs, sum(logs) / len(logs) if logs else 0.0, name
 
 
-def _group(members: Mapping[str, _Found], field: str, margin: float) -> AlternativeGroup:
-    times = {name: AlternativeTime(each.row, each.launches) for name, each in members.items()}
-    sound = sorted((name for name, each in times.items() if each.is_sound), key=lambda name: time_of(times[name].row) or 0.0)
+def _group(members: Mapping[str, _Member], field: str, margin: float) -> AlternativeGroup:
+    times = {name: AlternativeTime(member.row, member.launches) for name, member in members.items()}
+    sound = sorted((name for name in times if times[name].is_sound), key=lambda name: time_of(times[name].row) or 0.0)
     leader = sound[0] if sound else None
     counted = [name for name in sound if times[name].row.ranks > 1]
     smallest = min(counted, key=lambda name: members[name].value) if counted and field == RANKS else None
     rows = [times[name].row for name in counted]
     by_bandwidth = all(row.size_bytes >= LEAST_RATE_BYTES and known(row.busbw_bytes_per_s) and not is_shown_as_time(row) for row in rows)
     judged: dict[str, AlternativeTime] = {}
-    for name, each in times.items():
+    for name, alternative in times.items():
         ratio = outcome = undecided = efficiency = None
         if leader is not None and name in sound and name != leader:
-            ratio = _ratio(times[leader], each, margin)
+            ratio = _ratio(times[leader], alternative, margin)
             undecided = _undecided(ratio, among=len(sound), is_same_case=members[name].value == members[leader].value)
             outcome = _outcome(ratio, undecided)
         if smallest is not None and name in counted and members[name].value != members[smallest].value:
-            efficiency = _efficiency(times[smallest], each, margin, by_bandwidth=by_bandwidth)
-        judged[name] = AlternativeTime(each.row, each.launches, ratio, outcome, undecided, efficiency)
-    placings = {each.row.in_place for each in members.values()}
-    differ = field != "in_place" and len(placings) > 1
-    return AlternativeGroup(judged, leader, smallest, by_bandwidth and smallest is not None, differ)
+            efficiency = _efficiency(times[smallest], alternative, margin, by_bandwidth=by_bandwidth)
+        judged[name] = replace(alternative, ratio=ratio, outcome=outcome, undecided=undecided, efficiency=efficiency)
+    placings_differ = field != "in_place" and len(_placings(members.values())) > 1
+    return AlternativeGroup(judged, leader, smallest, by_bandwidth and smallest is not None, placings_differ)
 
 
-def _ratio(leader: AlternativeTime, other: AlternativeTime, margin: float) -> CaseRatio:
-    """Return the time of `other` / that of `leader`: over launches if both have several, else with the intervals within them."""
-    before, after = ([seconds for row in each.launches if (seconds := time_of(row)) is not None] for each in (leader, other))
-    several = min(len(before), len(after)) > 1
-    time = ratio_of_launches(before, after) if several else ratio_of_medians(estimate_of(leader.row), estimate_of(other.row))
-    probes = state_probe_s(leader.launches), state_probe_s(other.launches)
-    return CaseRatio(leader.row, other.row, time, several, probes, (len(before), len(after)), margin)
+def _ratio(leader: AlternativeTime, follower: AlternativeTime, margin: float) -> CaseRatio:
+    """Return the time of `follower` / that of `leader`: over launches if both have several, else with the intervals within them."""
+    leader_s = row_times(leader.launches)
+    follower_s = row_times(follower.launches)
+    several = min(len(leader_s), len(follower_s)) > 1
+    time = ratio_of_launches(leader_s, follower_s) if several else ratio_of_medians(estimate_of(leader.row), estimate_of(follower.row))
+    probes = (state_probe_s(leader.launches), state_probe_s(follower.launches))
+    return CaseRatio(leader.row, follower.row, time, several, probes, (len(leader_s), len(follower_s)), margin)
 
 
 def _undecided(ratio: CaseRatio, *, among: int, is_same_case: bool) -> Undecided | None:
@@ -393,20 +393,21 @@ def _state_factor(ratio: CaseRatio) -> float:
 
 def _overlap(faster: Row, slower: Row) -> bool:
     """Return whether the intervals of two times overlap, or one has none."""
-    high, low = estimate_of(faster).ci_high, estimate_of(slower).ci_low
+    high = estimate_of(faster).ci_high
+    low = estimate_of(slower).ci_low
     return high is None or low is None or low <= high
 
 
-def _efficiency(smallest: AlternativeTime, other: AlternativeTime, margin: float, *, by_bandwidth: bool) -> Ratio | None:
+def _efficiency(smallest: AlternativeTime, larger: AlternativeTime, margin: float, *, by_bandwidth: bool) -> Ratio | None:
     """Return the efficiency of a count against the smallest one; None if another state of the machine may explain it."""
-    ratio = _ratio(smallest, other, margin)
+    ratio = _ratio(smallest, larger, margin)
     if ratio.time is None or ratio.state_differs:
         return None
     inverted = inverse(ratio.time)
     if not by_bandwidth:
         return inverted
-    bytes_before, bytes_after = ((time_of(each.row) or 0.0) * (each.row.busbw_bytes_per_s or 0.0) for each in (smallest, other))
-    factor = bytes_after / bytes_before
+    smallest_bytes, larger_bytes = ((time_of(row) or 0.0) * (row.busbw_bytes_per_s or 0.0) for row in (smallest.row, larger.row))
+    factor = larger_bytes / smallest_bytes
     low = None if inverted.low is None else factor * inverted.low
     high = None if inverted.high is None else factor * inverted.high
     return Ratio(factor * inverted.value, low, high, inverted.n)

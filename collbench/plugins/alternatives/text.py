@@ -184,7 +184,8 @@ def _why(compared: Alternatives) -> str:
     cause, rows = causes.most_common(1)[0] if causes else (nothing, 0)
     if not unreliable or rows > len(unreliable):
         return cause
-    remedies = Counter(remedy for row in unreliable if (quality := quality_of(row)) for remedy in quality.remedies[:1])
+    qualities = [quality for quality in map(quality_of, unreliable) if quality]
+    remedies = Counter(remedy for quality in qualities for remedy in quality.remedies[:1])
     reason = f": {REMEDIES[remedies.most_common(1)[0][0]].cause}" if remedies else ""
     verb = "is" if len(unreliable) == 1 else "are"
     return f"{len(unreliable)} of {plural(len(times), 'row')} {verb} unreliable{reason}"
@@ -233,8 +234,8 @@ def _where(compared: Alternatives, group: AlternativeGroup) -> str:
     names = [value_of(row, name) for name in _differing(compared)]
     operation = f" in {operation_name(row.operation)}" if len(_operations(compared)) > 1 or not row.size_bytes else ""
     size = f" at {format_size(row.size_bytes)}" if row.size_bytes else ""
-    others = f" ({', '.join(name for name in names if name != NOTHING)})" if names else ""
-    return f"{operation}{size}{others}"
+    differing = f" ({', '.join(name for name in names if name != NOTHING)})" if names else ""
+    return f"{operation}{size}{differing}"
 
 
 def _operations(compared: Alternatives) -> list[str]:
@@ -271,8 +272,8 @@ def _scaling_headline(compared: Alternatives) -> str:
     texts = [_efficiency(compared, *lowest)]
     if len(ends) > 1:
         group, name, ratio = max(ends, key=lambda end: end[2].value)
-        of_run = "" if name == lowest[1] else f" with {name}"
-        texts.append(f"the most is {format_percent(100 * ratio.value)}{of_run}{_where(compared, group)}")
+        alternative = "" if name == lowest[1] else f" with {name}"
+        texts.append(f"the most is {format_percent(100 * ratio.value)}{alternative}{_where(compared, group)}")
     if not any(name == compared.names[-1] for _, name, _ in ends):
         texts.append(f"{compared.names[-1]}: no efficiency")
     return "; ".join(texts)
@@ -313,10 +314,11 @@ def _efficiency(compared: Alternatives, group: AlternativeGroup, name: str, rati
 
 def operation_of_answer(compared: Alternatives) -> str:
     """Return the operation that `headline` is about."""
-    decided = [group for group in compared.groups if group.fastest]
-    if compared.is_scaling and (ends := _ends(compared)):
+    ends = _ends(compared) if compared.is_scaling else []
+    if ends:
         group, _, _ = min(ends, key=lambda end: end[2].value)
         return group.row.operation
+    decided = [group for group in compared.groups if group.fastest]
     return max(decided, key=_size_and_lead).row.operation if decided else compared.groups[0].row.operation
 
 
@@ -328,8 +330,8 @@ def largest_differences(compared: Alternatives) -> Iterator[tuple[str, str]]:
     if compared.is_scaling:
         for group, name, ratio in _ends(compared):
             if group.by_bandwidth:
-                what = f"of the bus bandwidth of {group.smallest}: {name}"
-                yield format_percent(100 * ratio.value), f"{what}{_where(compared, group)}"
+                label = f"of the bus bandwidth of {group.smallest}: {name}"
+                yield format_percent(100 * ratio.value), f"{label}{_where(compared, group)}"
         return
     decided = [group for group in compared.groups if group.fastest]
     if len(_operations(compared)) > 1:
@@ -402,12 +404,12 @@ def _cases(compared: Alternatives, decided: Sequence[AlternativeGroup]) -> tuple
     if total == 1:
         return _where(compared, decided[0]), ""
     has_sizes = _has_sizes_only(compared)
-    of_all = "at all sizes" if has_sizes else f"in all {total} cases"
+    everywhere = "at all sizes" if has_sizes else f"in all {total} cases"
     if len(decided) == total:
-        return f" {of_all}", ""
+        return f" {everywhere}", ""
     is_end = list(compared.groups[-len(decided) :]) == list(decided)
     if has_sizes and is_end and len(decided) > 1:
-        return f" {of_all} from {format_size(decided[0].row.size_bytes)}", ""
+        return f" {everywhere} from {format_size(decided[0].row.size_bytes)}", ""
     where = f" at {len(decided)} of {total} sizes" if has_sizes else f" in {len(decided)} of {total} cases"
     return where, "; the others are undecided"
 
@@ -449,7 +451,7 @@ def _differing(compared: Alternatives) -> list[str]:
         for name in SERIES:
             if name not in ignored:
                 values.setdefault(name, {}).setdefault(group.row.operation, set()).add(value_of(group.row, name))
-    return [name for name, of_operations in values.items() if any(len(those) > 1 for those in of_operations.values())]
+    return [name for name, by_operation in values.items() if any(len(different) > 1 for different in by_operation.values())]
 
 
 def _fastest(group: AlternativeGroup) -> str:
@@ -558,9 +560,9 @@ def foot(compared: Alternatives) -> list[str]:
         texts.append(f"n/a: {first_of((short(text, 120) for text in reasons), 4, '; ')}")
     # hosts are not compared for numbers of nodes
     kinds = ("topology", "machine") if compared.field == NODES else ("topology", "hosts", "machine")
-    first, *others = (side.runs[0] for side in compared.sides)
-    every = [change for other in others for change in differences(first, other) if change.kind in kinds]
-    changes = list(dict.fromkeys(short(change.sentence(), 160) for change in every))
+    first, *later = (side.runs[0] for side in compared.sides)
+    all_changes = [change for run in later for change in differences(first, run) if change.kind in kinds]
+    changes = list(dict.fromkeys(short(change.sentence(), 160) for change in all_changes))
     if changes:
         texts.append(f"the runs differ in more, which may explain the times: {first_of(changes, _MOST_CHANGES, '; ')}")
     if compared.others:

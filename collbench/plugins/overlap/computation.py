@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from collbench.native.library import address, library
 from collbench.operations.program import Call, NativeCall, PythonCall
 
-_BLOCKS, _LENGTH = 512, 1024  # 4 MiB of float64 in blocks of 8 KiB, about 2 µs each: larger than a core's own cache
-_KEPT = 65_536  # times of the last computations
+_BLOCKS = 512  # of 8 KiB, about 2 µs each: 4 MiB are larger than a core's own cache
+_LENGTH = 1024  # of float64
+KEPT = 65_536  # times of the last computations
 _STEPS = 8  # as in native/work.c
 
 
@@ -56,10 +57,11 @@ class Computation:
     """A rank's computation of `amount` blocks. It calls no other library, so that no thread of one computes, too."""
 
     def __init__(self, amount: int = 1) -> None:
-        self._memory, self._elapsed = np.ones((_BLOCKS, _LENGTH)), np.zeros(_KEPT, np.int64)
+        self._memory = np.ones((_BLOCKS, _LENGTH))
+        self._elapsed = np.zeros(KEPT, np.int64)
         self._state = WorkStruct(
             memory=self._memory.ctypes.data, blocks=_BLOCKS, length=_LENGTH, amount=amount, elapsed_ns=self._elapsed.ctypes.data,
-            capacity=_KEPT,
+            capacity=KEPT,
         )  # fmt: skip
 
     @property
@@ -75,24 +77,22 @@ class Computation:
         """Return the calls of one computation in so many equal slices, with other calls between them."""
         native = library()
         if native is not None and hasattr(native, "collbench_computation"):
-            one: Call = NativeCall("computation", address("collbench_computation"), (ctypes.addressof(self._state), slices))
+            compute: Call = NativeCall("computation", address("collbench_computation"), (ctypes.addressof(self._state), slices))
         else:
-            one = PythonCall("computation", lambda: self._in_python(slices))
-        found: list[Call] = [one]
+            compute = PythonCall("computation", lambda: self._in_python(slices))
+        calls: list[Call] = [compute]
         for _ in range(slices - 1):
-            found += [*between, one]
-        return tuple(found)
+            calls += [*between, compute]
+        return tuple(calls)
 
     def seconds(self, last: int) -> NDArray[np.float64]:
         """Return the time of each of the last computations, in their order [last]. Raises ValueError for more than are kept."""
-        done = int(self._state.done)
-        if last > min(done, _KEPT):
-            raise ValueError(f"{last} computations, but {min(done, _KEPT)} are known")
-        return np.multiply(self._elapsed[np.arange(done - last, done) % _KEPT], 1e-9, dtype=np.float64)
+        return last_times(self._elapsed, int(self._state.done), last)
 
     def _in_python(self, slices: int) -> None:
         """Do the same with numpy: its element-wise functions use one thread and release Python's lock."""
-        state, began = self._state, time.monotonic_ns()
+        state = self._state
+        began = time.monotonic_ns()
         for _ in range(state.amount * state.slice // slices, state.amount * (state.slice + 1) // slices):
             block = self._memory[state.next]
             for _ in range(_STEPS):
@@ -102,6 +102,14 @@ class Computation:
         state.spent_ns += time.monotonic_ns() - began
         state.slice += 1
         if state.slice >= slices:
-            self._elapsed[state.done % _KEPT] = state.spent_ns
+            self._elapsed[state.done % KEPT] = state.spent_ns
             state.done += 1
             state.slice = state.spent_ns = 0
+
+
+def last_times(elapsed_ns: NDArray[np.int64] | NDArray[np.uint64], done: int, last: int) -> NDArray[np.float64]:
+    """Return the seconds of the last of `done` computations [last], from the times that are kept in turn. Raises ValueError for more."""
+    kept = min(done, KEPT)
+    if last > kept:
+        raise ValueError(f"{last} computations, but {kept} are known")
+    return np.multiply(elapsed_ns[np.arange(done - last, done) % KEPT], 1e-9, dtype=np.float64)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from collbench.device.buffers import kernels_of
 from collbench.device.gpu import OpenGpu, Stream
 from collbench.operations.program import Call
+from collbench.plugins.overlap.computation import KEPT, last_times
 
 _MEMORY = 64 * 2**20  # bytes: larger than what the level-2 cache of most GPUs keeps for one kernel
-_KEPT = 65_536  # times of the last computations
 _HEAD = 4  # words before the times, as in work.cu: began, spent, slice, done
 _DONE = 3
 
@@ -25,10 +25,13 @@ class GpuComputation:
     """
 
     def __init__(self, gpu: OpenGpu, stream: Stream, amount: int) -> None:
-        self._gpu, self._stream, self._kernels = gpu, stream, kernels_of(gpu)
-        self._memory, self._state = gpu.allocate(_MEMORY), gpu.allocate(8 * (_HEAD + _KEPT))
+        self._gpu = gpu
+        self._stream = stream
+        self._kernels = kernels_of(gpu)
+        self._memory = gpu.allocate(_MEMORY)
+        self._state = gpu.allocate(8 * (_HEAD + KEPT))
         gpu.upload(self._memory.address, np.ones(_MEMORY // 8), stream)
-        gpu.upload(self._state.address, np.zeros(_HEAD + _KEPT, np.uint64), stream)
+        gpu.upload(self._state.address, np.zeros(_HEAD + KEPT, np.uint64), stream)
         self._amount = ctypes.c_uint64(max(1, amount))
 
     @property
@@ -42,21 +45,19 @@ class GpuComputation:
 
     def calls(self, slices: int = 1, between: Sequence[Call] = ()) -> tuple[Call, ...]:
         """Return the calls of one computation in so many equal slices, with other calls between them."""
-        state, launch = self._state.address, self._kernels.call
-        one = (
+        state = self._state.address
+        launch = self._kernels.call
+        compute = (
             launch(self._stream, "work_begins", 1, state),
             launch(self._stream, "work", self._kernels.at_once, self._memory.address, _MEMORY, self._amount, slices, state),
-            launch(self._stream, "work_ends", 1, state, slices, _KEPT),
+            launch(self._stream, "work_ends", 1, state, slices, KEPT),
         )
-        return (*one, *(call for _ in range(slices - 1) for call in (*between, *one)))
+        return (*compute, *(call for _ in range(slices - 1) for call in (*between, *compute)))
 
     def seconds(self, last: int) -> NDArray[np.float64]:
         """Return the time of each of the last computations, in their order [last], once the stream is empty.
 
         Raises ValueError for more than are kept.
         """
-        state = self._gpu.download(self._state.address, 8 * (_HEAD + _KEPT)).view(np.uint64)
-        done, elapsed = int(state[_DONE]), state[_HEAD:]
-        if last > min(done, _KEPT):
-            raise ValueError(f"{last} computations, but {min(done, _KEPT)} are known")
-        return np.multiply(elapsed[np.arange(done - last, done) % _KEPT], 1e-9, dtype=np.float64)
+        state = self._gpu.download(self._state.address, 8 * (_HEAD + KEPT)).view(np.uint64)
+        return last_times(state[_HEAD:], int(state[_DONE]), last)

@@ -83,16 +83,18 @@ class OverlapStates(msgspec.Struct, frozen=True):
 
     def gather(self, title: str, measured: Measurement | None, world: World) -> States | None:
         """Return the samples of all states at rank 0, None elsewhere. All ranks call it after the measurement."""
-        what = f"{title}: gathering the times of the computation"
-        blocks = world.broadcast(measured.samples.shape[1] // self.number if measured else 0, what)
+        doing = f"{title}: gathering the times of the computation"
+        blocks = world.broadcast(measured.samples.shape[1] // self.number if measured else 0, doing)
         times = self.computation.seconds(blocks * (self.number - 1)).reshape(blocks, self.number - 1).T
-        all_ranks = world.gather_array(times, what)
+        all_ranks = world.gather_array(times, doing)
         if measured is None or all_ranks is None:
             return None
         computing = np.max([all_ranks[rank] for rank in self.timed], axis=0)  # [states with a computation × blocks]
-        taken = [measured.samples[self.timed][:, state :: self.number].max(axis=0) for state in range(self.number)]
-        helped = (taken[3], computing[2]) if self.number > 3 else (None, None)
-        return States(taken[0], taken[1], taken[2], computing[0], computing[1], *helped)
+        slowest_s = [measured.samples[self.timed][:, state :: self.number].max(axis=0) for state in range(self.number)]
+        states = States(slowest_s[0], slowest_s[1], slowest_s[2], computing[0], computing[1])
+        if self.number > 3:
+            return replace(states, assisted=slowest_s[3], computing_assisted=computing[2])
+        return states
 
     def overlap(self, states: States, goal_s: float | None = None) -> Overlap:
         """Return the overlap. goal_s: the seconds that the computation should take; None: as long as the communication."""
@@ -137,14 +139,14 @@ class OverlapWork(CaseWork):
         Its time is that of both; it has no bandwidth, since the computation is a part of the time. The array "states_s" has the slowest
         rank of every sample [states × blocks].
         """
-        measured, number = watched.measured, self.known_states.number
+        measured = watched.measured
+        number = self.known_states.number
         both = replace(
             measured, samples=measured.samples[:, 2 :: number], starts_ns=measured.starts_ns[:, 2 :: number],
             flags=[*measured.flags],
         )  # fmt: skip
-        of_both = replace(result, watched=replace(watched, measured=both))
-        assert of_both.watched is not None
-        row, arrays = super().row(of_both, of_both.watched, replace(around, ceiling=None, hard_bound=None))
+        watched_both = replace(watched, measured=both)
+        row, arrays = super().row(replace(result, watched=watched_both), watched_both, replace(around, ceiling=None, hard_bound=None))
         slowest_s = measured.samples[result.ready.timed].max(axis=0)
         arrays["states_s"] = slowest_s.reshape(-1, number).T.copy()
         overlap = self.known_states.overlap(result.gathered).as_json()
@@ -163,12 +165,12 @@ def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) ->
     )
     if first is not None or isinstance(bound, Fact) or isinstance(computation, Fact):
         return decode_reason(first)  # type: ignore[return-value]
-    tests = _tests(stage.backend, bound)
+    tests = stage.backend.test_calls(bound.wait) if isinstance(stage.backend, TestingBackend) else None
     with phase(ready, world, "calibrating the computation"):
         communication_s = calibrate(loop_of(_states(bound, computation, None)[0], stage, world), computation, stage, ready.timed, world)
     slices = max(2, min(_MOST_SLICES, computation.amount, int(communication_s / _SLICE_S)))
     states = _states(bound, computation, tests, slices)
-    slots = tuple(calls for each in zip(*(state.slots for state in states), strict=True) for calls in each)
+    slots = tuple(calls for in_turn in zip(*(state.slots for state in states), strict=True) for calls in in_turn)
     program = replace(states[2], slots=slots)
     progress = progress_of(stage.backend, ready.case)
     prepared = replace(
@@ -182,8 +184,8 @@ def bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
     """Return this process's programs, without calls if it drives no rank; or why the operation cannot be started."""
     if not isinstance(backend, NonBlockingBackend):
         return StartUnsupported(backend.name, ready.operation.name)
-    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
-        return bind_nonblocking(backend, ready.operation, ready.case, group, buffers)
+    if ready.own_groups:
+        return bind_nonblocking(backend, ready.operation, ready.case, ready.own_groups[0], ready.buffers[0])
     nothing = Program(((),))
     return NonBlocking(nothing, nothing)
 
@@ -202,10 +204,6 @@ def computation_for(case: Case, backend: Backend, amount: int) -> FixedComputati
         return Text(str(error))
 
 
-def _tests(backend: Backend, bound: NonBlocking) -> Program | None:
-    return backend.test_calls(bound.wait) if isinstance(backend, TestingBackend) else None
-
-
 def progress_of(backend: Backend, case: Case) -> Progress:
     """Return what moves data while a rank computes: kernels on the GPU, threads of the library, or only its calls."""
     if case.device != "cpu":
@@ -220,21 +218,22 @@ def unassisted_by(backend: Backend, progress: Progress) -> AssistanceMissing:
 
 def _states(bound: NonBlocking, computation: FixedComputation, tests: Program | None, slices: int = 1) -> list[Program]:
     """Return a program for each state, with the same buffer slots."""
-    start, wait = bound.start.slots, bound.wait.slots
+    start = bound.start.slots
+    wait = bound.wait.slots
     alone = computation.calls()
 
     def program(slots: Iterator[tuple[Call, ...]]) -> Program:
         return Program(tuple(slots), keep=(bound, computation, tests), explain=bound.start.explain)
 
-    found = [
+    states = [
         program((*a, *b) for a, b in zip(start, wait, strict=True)),
         program(alone for _ in start),
         program((*a, *alone, *b) for a, b in zip(start, wait, strict=True)),
     ]
     if tests:
-        each = zip(start, wait, tests.slots, strict=True)
-        found.append(program((*a, *computation.calls(slices, test), *b) for a, b, test in each))
-    return found
+        slots = zip(start, wait, tests.slots, strict=True)
+        states.append(program((*a, *computation.calls(slices, test), *b) for a, b, test in slots))
+    return states
 
 
 def loop_of(program: Program, stage: BackendContext, world: World) -> Loop:
@@ -245,7 +244,8 @@ def loop_of(program: Program, stage: BackendContext, world: World) -> Loop:
 def shared_cores(world: World, progress: Progress) -> CoresSharedWithProgress | None:
     """Return the first host with fewer cores than ranks and progress threads (one for each rank), or None."""
     for host in world.hosts:
-        ranks, cores = len(world.on_host(host)), world.cores_on(host)
+        ranks = len(world.on_host(host))
+        cores = world.cores_on(host)
         threads = ranks if progress == "threads" else 0
         if ranks + threads > cores:
             return CoresSharedWithProgress(host, ranks, threads, cores)
@@ -266,19 +266,19 @@ def calibrate_to(goal_s: float, computation: FixedComputation, stage: BackendCon
     """Set the amount of every rank's computation so that the slowest rank takes so long. All ranks call."""
     alone = loop_of(Program((computation.calls(),), keep=computation), stage, world)
     for _ in range(_ADJUSTMENTS):
-        found_s = median_time(alone, timed, world)
-        if abs(found_s / goal_s - 1) <= _SETTLED:
+        computation_s = median_time(alone, timed, world)
+        if abs(computation_s / goal_s - 1) <= _SETTLED:
             break
-        computation.amount = round(computation.amount * goal_s / found_s)
+        computation.amount = round(computation.amount * goal_s / computation_s)
 
 
 def median_time(loop: Loop, timed: list[int], world: World) -> float:
     """Return the median time of a loop's sample at the slowest rank, from few samples, the same at all ranks."""
-    what = "calibrating the computation"
-    once = _run(loop, 1, timed, world, what)
-    return _run(loop, max(2, min(30, int(0.1 / max(once, 1e-6)))), timed, world, what)
+    once_s = _run(loop, 1, timed, world)
+    return _run(loop, max(2, min(30, int(0.1 / max(once_s, 1e-6)))), timed, world)
 
 
-def _run(loop: Loop, n: int, timed: list[int], world: World, what: str) -> float:
-    everyone = np.array([each for rank in world.allgather(loop.run(n).tolist(), what) for each in rank])
-    return max(float(np.median(everyone[timed].max(axis=0))), 1e-7)
+def _run(loop: Loop, n: int, timed: list[int], world: World) -> float:
+    all_ranks = world.allgather(loop.run(n).tolist(), "calibrating the computation")
+    samples = np.array([rank_samples for process in all_ranks for rank_samples in process])
+    return max(float(np.median(samples[timed].max(axis=0))), 1e-7)

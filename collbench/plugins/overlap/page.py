@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.concerns import DOUBTFUL, Concern
 from collbench.plugins.overlap.records import overlap_of
-from collbench.plugins.overlap.text import overlap_frame, overlap_lines
+from collbench.plugins.overlap.text import overlap_frame, overlap_lines, overlaps_of
 from collbench.report.cases import name_of
 from collbench.report.frame import printable
 from collbench.report.html.chart import Section, Table
@@ -22,9 +22,10 @@ def section(material: Material) -> Section | None:
     """Return the section, or None if no run measured an overlap."""
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []
-    known = [(run, rows) for run in material.runs if (rows := [row for row in run.rows if overlap_of(row.overlap)])]
-    for run, rows in known:
-        name = printable(run.path.resolve().name) if len(known) > 1 else "each case"
+    rows_of_runs = [(run, [row for row, _ in overlaps_of(run.rows)]) for run in material.runs]
+    measured = [(run, rows) for run, rows in rows_of_runs if rows]
+    for run, rows in measured:
+        name = printable(run.path.resolve().name) if len(measured) > 1 else "each case"
         tables.append((name, Table.of(overlap_frame(in_print_order(rows)))))
         texts += overlap_lines(rows)
     return Section("overlap", "Overlap with computation", list(dict.fromkeys(texts)), tables) if tables else None
@@ -39,6 +40,6 @@ def concerns(material: Material) -> Iterator[Concern]:
 
 def concerns_of(row: Row) -> Iterator[Concern]:
     """Yield why the overlap of a row is inconclusive."""
-    known = overlap_of(row.overlap)
-    if known and known.doubt:
-        yield Concern(DOUBTFUL, f"overlap inconclusive: {known.doubt.render()}", f"{name_of(row)} on {row.backend}")
+    overlap = overlap_of(row.overlap)
+    if overlap and overlap.doubt:
+        yield Concern(DOUBTFUL, f"overlap inconclusive: {overlap.doubt.render()}", f"{name_of(row)} on {row.backend}")

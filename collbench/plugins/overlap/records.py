@@ -26,7 +26,8 @@ _MOST_GROUPS = 20
 _RANKED = 6  # values from which a pair of order statistics covers the median with 95 %
 _WIDE = 40.0  # percentage points of overlap between the ends of its interval
 _MISSED = 1.5  # times that the computation may be longer or shorter than the communication
-_HIDDEN, _EXPOSED = 75.0, 25.0
+_HIDDEN = 75.0
+_EXPOSED = 25.0
 _UNSTEADY = 0.9  # a slowdown of the computation with its whole interval below has no cause in the communication
 _PAID = 5.0  # percent of the communication time: what is less is paid by nothing
 Samples = NDArray[np.float64]
@@ -178,16 +179,16 @@ def overlap_of(values: Mapping[str, Any]) -> Overlap | None:
 
 def flat_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a row's overlap for CSV and DataFrames, without nested objects; {} for values of another shape."""
-    known = overlap_of(values)
-    if known is None:
+    overlap = overlap_of(values)
+    if overlap is None:
         return {}
     return {
-        "communication_s": known.communication_s, "computation_s": known.computation_s,
-        "percent": known.percent.value, "percent_low": known.percent.low, "percent_high": known.percent.high,
-        "exposed_s": known.exposed_s.value, "exposed_low_s": known.exposed_s.low, "exposed_high_s": known.exposed_s.high,
-        "slowdown": known.slowdown.value, "slowdown_low": known.slowdown.low, "slowdown_high": known.slowdown.high,
-        "assisted_percent": known.assisted.percent.value if known.assisted else None,
-        "payer": known.payer, "progress": known.progress, "blocks": known.blocks, "outcome": known.outcome,
+        "communication_s": overlap.communication_s, "computation_s": overlap.computation_s,
+        "percent": overlap.percent.value, "percent_low": overlap.percent.low, "percent_high": overlap.percent.high,
+        "exposed_s": overlap.exposed_s.value, "exposed_low_s": overlap.exposed_s.low, "exposed_high_s": overlap.exposed_s.high,
+        "slowdown": overlap.slowdown.value, "slowdown_low": overlap.slowdown.low, "slowdown_high": overlap.slowdown.high,
+        "assisted_percent": overlap.assisted.percent.value if overlap.assisted else None,
+        "payer": overlap.payer, "progress": overlap.progress, "blocks": overlap.blocks, "outcome": overlap.outcome,
     }  # fmt: skip
 
 
@@ -218,18 +219,20 @@ def evaluate(
 
     shared: where a host has too few cores; step_time_s: how long the computation should last; None: as long as the communication
     """
-    communication, computation, both = (float(np.median(each)) for each in (states.communication, states.computation, states.both))
-    percent, exposed, slowdown = _of(states, states.both, states.computing_both)
-    blocks, assisted = len(states.both), None
+    communication, computation, both = (float(np.median(samples)) for samples in (states.communication, states.computation, states.both))
+    percent, exposed, slowdown = _estimates(states, states.both, states.computing_both)
+    assisted = None
     if states.assisted is not None and states.computing_assisted is not None:
-        helped = _of(states, states.assisted, states.computing_assisted)
-        assisted = Assisted("test calls", float(np.median(states.assisted)), *helped)
+        estimates = _estimates(states, states.assisted, states.computing_assisted)
+        assisted = Assisted("test calls", float(np.median(states.assisted)), *estimates)
+    blocks = len(states.both)
+    slower_s = (slowdown.value - 1) * float(np.median(states.computing))
     off = computation / max(step_time_s or communication, 1e-12)
     missed = StepTimeMissed(step_time_s, computation) if step_time_s else ComputationMissed(communication, computation)
     doubt = _doubt(blocks, shared, None if 1 / _MISSED <= off <= _MISSED else missed, slowdown, percent)
     return Overlap(
         communication, computation, both, percent, exposed, slowdown,
-        _payer(exposed.value, (slowdown.value - 1) * float(np.median(states.computing)), communication), progress, assisted, unassisted,
+        _payer(exposed.value, slower_s, communication), progress, assisted, unassisted,
         blocks, "inconclusive" if doubt else _outcome(percent.value), doubt,
     )  # fmt: skip
 
@@ -259,11 +262,12 @@ def efficiency_of(states: States) -> OverlapEstimate:
     return _estimate(_grouped(states.computation) / np.maximum(_grouped(states.both), 1e-12))
 
 
-def _of(states: States, both: Samples, computing: Samples) -> tuple[OverlapEstimate, OverlapEstimate, OverlapEstimate]:
+def _estimates(states: States, both: Samples, computing: Samples) -> tuple[OverlapEstimate, OverlapEstimate, OverlapEstimate]:
     """Return the overlap in percent, the exposed time in seconds, and the slowdown of the computation."""
-    a, b, c = _grouped(states.communication), _grouped(states.computation), _grouped(both)
-    slower = _grouped(computing) / np.maximum(_grouped(states.computing), 1e-12)
-    return _estimate(100 * (1 - (c - b) / np.maximum(a, 1e-12))), _estimate(c - b), _estimate(slower)
+    exposed = _grouped(both) - _grouped(states.computation)
+    percent = 100 * (1 - exposed / np.maximum(_grouped(states.communication), 1e-12))
+    slowdown = _grouped(computing) / np.maximum(_grouped(states.computing), 1e-12)
+    return _estimate(percent), _estimate(exposed), _estimate(slowdown)
 
 
 def _grouped(samples: Samples) -> Samples:
@@ -273,7 +277,8 @@ def _grouped(samples: Samples) -> Samples:
 
 def _estimate(values: Samples) -> OverlapEstimate:
     """Return the median with its interval over values that may be negative: order statistics from 6 values on, else Student's t."""
-    n, ordered = len(values), np.sort(values)
+    n = len(values)
+    ordered = np.sort(values)
     middle = float(np.median(ordered))
     if n < FEWEST_BLOCKS:
         return OverlapEstimate(middle, None, None)

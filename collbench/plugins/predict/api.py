@@ -21,8 +21,8 @@ class ShownPrediction(Prediction, frozen=True):
 
     def __repr__(self) -> str:
         """Return how many times are predicted."""
-        every = len(self.cases) * len(self.nodes)
-        return f"<Prediction: {self.predicted} of {plural(every, 'time')} on {listed([str(count) for count in self.nodes], 3)} nodes>"
+        total = len(self.cases) * len(self.nodes)
+        return f"<Prediction: {self.predicted} of {plural(total, 'time')} on {listed([str(count) for count in self.nodes], 3)} nodes>"
 
     def _repr_html_(self) -> str:
         return html_text(prediction_frame(self))

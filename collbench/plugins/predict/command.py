@@ -44,10 +44,10 @@ def add_predict(commands: Any) -> None:
 
 def node_counts(text: str) -> tuple[int, ...]:
     """Return the ascending node counts of "24,32". Raises an argparse error for anything else."""
-    found = tuple(sorted({positive(word) for word in words(text)}))
-    if found[0] < 2 or found[-1] > _LARGEST_COUNT:
+    counts = tuple(sorted({positive(word) for word in words(text)}))
+    if counts[0] < 2 or counts[-1] > _LARGEST_COUNT:
         raise argparse.ArgumentTypeError(f"'{text}' is not valid: use node counts from 2 to {_LARGEST_COUNT:,}, e.g. 24,32")
-    return found
+    return counts
 
 
 def _add_predict_options(parser: Parser) -> None:
@@ -83,21 +83,21 @@ def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
     painted = wants_color(sys.stdout, arguments.color)
     stored = _stored(arguments)
     with uncollected():
-        found = stored or predict(_chosen(_rows(arguments), arguments), arguments.nodes, arguments.max_error or MAX_ERROR)
-    if not found.cases:
-        why = f" ({', '.join(f'{count} {name}' for name, count in found.unused.items())})" if found.unused else ""
+        prediction = stored or predict(_chosen(rows_of(arguments), arguments), arguments.nodes, arguments.max_error or MAX_ERROR)
+    if not prediction.cases:
+        why = f" ({', '.join(f'{count} {name}' for name, count in prediction.unused.items())})" if prediction.unused else ""
         raise UsageError(f"no row can be used for a prediction{why}: name runs on 2 nodes or more, and import logs with --nodes")
     if arguments.out:
-        write_prediction(found, arguments.out)
+        write_prediction(prediction, arguments.out)
     if arguments.html:
         from collbench.plugins.predict.page import write_prediction_page
 
-        write_prediction_page(found, arguments.html)
+        write_prediction_page(prediction, arguments.html)
     confirm_written((arguments.out, arguments.html), sys.stderr)
     screen = PlainScreen(sys.stdout, sys.stderr, painted)
-    for line in prediction_lines(found, arguments.format, width_of(sys.stdout)):
+    for line in prediction_lines(prediction, arguments.format, width_of(sys.stdout)):
         screen.data(line)
-    return FINE if found.predicted else NO_VERDICT
+    return FINE if prediction.predicted else NO_VERDICT
 
 
 def _stored(arguments: argparse.Namespace) -> Prediction | None:
@@ -108,18 +108,18 @@ def _stored(arguments: argparse.Namespace) -> Prediction | None:
         if arguments.nodes is None:
             raise UsageError("--nodes is missing: give the node counts to predict, e.g. --nodes 24,32")
         return None
-    given = {
+    options_for_runs = {
         "--nodes": arguments.nodes, "--operation": arguments.operation, "--backend": arguments.backend, "--sizes": arguments.sizes,
         "--max-error": arguments.max_error,
     }  # fmt: skip
-    for option, value in given.items():
+    for option, value in options_for_runs.items():
         if value:
             raise UsageError(f"{option} is for runs, not for the stored prediction {arguments.runs[0]}: leave out {option}")
     return read_prediction(arguments.runs[0])
 
 
-def _rows(arguments: argparse.Namespace) -> list[Row]:
-    """Return the rows of all runs. Raises UsageError."""
+def rows_of(arguments: argparse.Namespace) -> list[Row]:
+    """Return the rows of all runs that the options name. Raises UsageError without any."""
     from collbench.plugins.predict.prediction import rows_below
 
     selected = selected_runs(arguments, arguments.runs)
@@ -136,16 +136,17 @@ def _chosen(rows: Sequence[Row], arguments: argparse.Namespace) -> list[Row]:
     from collbench.results.row import stored_operation
     from collbench.units import parse_sizes
 
-    names, sizes = set(map(stored_operation, arguments.operation)), set(parse_sizes(arguments.sizes)) if arguments.sizes else None
-    found = [
+    names = set(map(stored_operation, arguments.operation))
+    sizes = set(parse_sizes(arguments.sizes)) if arguments.sizes else None
+    chosen = [
         row
         for row in rows
         if (not names or row.operation in names)
         and (not arguments.backend or row.backend in arguments.backend)
         and (sizes is None or asked_size(row) in sizes)
     ]
-    if rows and not found:
+    if rows and not chosen:
         raise UsageError(
             "no row has the operations, backends and sizes of --operation, --backend and --sizes: `collbench report RUN` lists them"
         )
-    return found
+    return chosen

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from collbench.cli.parser import Parser
-from collbench.cli.selection import check_selection, selected_runs
+from collbench.cli.selection import check_selection
 from collbench.errors import UsageError
 
 
@@ -24,8 +24,9 @@ def hold(arguments: argparse.Namespace) -> int | None:
     """
     if not arguments.against_prediction or getattr(arguments, "self_test", False):
         return None
+    from collbench.plugins.predict.command import rows_of
     from collbench.plugins.predict.held import hold_against
-    from collbench.plugins.predict.prediction import read_prediction, rows_below
+    from collbench.plugins.predict.prediction import read_prediction
     from collbench.plugins.predict.text import held_lines, write_held
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import check_file, confirm_written
@@ -46,9 +47,7 @@ def hold(arguments: argparse.Namespace) -> int | None:
         check_file(arguments.out, "--out")
     with uncollected():
         prediction = read_prediction(arguments.against_prediction)
-        selected = selected_runs(arguments, arguments.runs)
-        rows = [row for run in selected[1] for row in run.rows] if selected else rows_below(arguments.runs)
-        verdict = hold_against(rows, prediction)
+        verdict = hold_against(rows_of(arguments), prediction)
     if arguments.out:
         write_held(verdict, arguments.out)
     confirm_written((arguments.out,), sys.stderr)

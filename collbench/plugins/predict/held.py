@@ -16,12 +16,12 @@ from typing import Any, Literal
 import msgspec
 
 from collbench.analysis.latency import reason
-from collbench.analysis.launches import case_of, grouped, is_time, time_of
+from collbench.analysis.launches import case_of, grouped, row_times
 from collbench.errors import UsageError
 from collbench.gating.verdict import EXIT_CODES, PASSED, REGRESSION, UNDECIDED, WRONG_DATA
-from collbench.plugins.predict.prediction import PredictedCase, PredictedTime, Prediction, asked_size
+from collbench.plugins.predict.prediction import PredictedCase, PredictedTime, Prediction, asked_size, measured_interval
 from collbench.reason import Fact, as_json
-from collbench.results.row import CaseKey, Row
+from collbench.results.row import Row
 from collbench.units import listed
 
 
@@ -84,12 +84,12 @@ class PredictionVerdict(msgspec.Struct, frozen=True):
     @property
     def result(self) -> str:
         """Return "passed", "regression", "no verdict" or "wrong data", as a verdict against a baseline."""
-        found = {each.outcome for each in self.cases}
-        if PredictionOutcome.WRONG_DATA in found:
+        outcomes = {case.outcome for case in self.cases}
+        if PredictionOutcome.WRONG_DATA in outcomes:
             return WRONG_DATA
-        if PredictionOutcome.SLOWER in found:
+        if PredictionOutcome.SLOWER in outcomes:
             return REGRESSION
-        return UNDECIDED if PredictionOutcome.INCONCLUSIVE in found else PASSED
+        return UNDECIDED if PredictionOutcome.INCONCLUSIVE in outcomes else PASSED
 
     @property
     def exit_code(self) -> int:
@@ -98,14 +98,14 @@ class PredictionVerdict(msgspec.Struct, frozen=True):
 
     def counts(self) -> dict[PredictionOutcome, int]:
         """Return the number of cases of each outcome, zeros included."""
-        found = Counter(each.outcome for each in self.cases)
-        return {each: found[each] for each in PredictionOutcome}
+        counts = Counter(case.outcome for case in self.cases)
+        return {outcome: counts[outcome] for outcome in PredictionOutcome}
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as an object for JSON."""
         return {
             "schema": 1, "result": self.result, "exit_code": self.exit_code, "unpredicted": self.unpredicted,
-            "cases": [each.as_json() for each in self.cases],
+            "cases": [case.as_json() for case in self.cases],
         }  # fmt: skip
 
 
@@ -115,38 +115,30 @@ def hold_against(rows: Iterable[Row], prediction: Prediction) -> PredictionVerdi
     Raises UsageError if no row has a node count of the prediction.
     """
     by_case = grouped(rows, lambda row: case_of(row)._replace(size_bytes=asked_size(row)))
-    counts = {key.nodes for key in by_case} & set(prediction.nodes)
+    counts = {case.nodes for case in by_case} & set(prediction.nodes)
     if not counts:
-        measured = listed(sorted(str(nodes) for nodes in {key.nodes or "unknown" for key in by_case})) or "no case"
+        measured = listed(sorted(str(nodes) for nodes in {case.nodes or "unknown" for case in by_case})) or "no case"
         raise UsageError(
             f"the prediction is for {listed([str(nodes) for nodes in prediction.nodes])} nodes, the runs have {measured}: "
             "predict their node count (collbench predict RUN… --nodes N --out FILE)"
         )
-    expected = [(case, each) for case in prediction.cases for each in case.predictions if each.nodes in counts]
-    keys = {case.key(each.nodes) for case, each in expected}
-    held = [_held(case, each, by_case.get(case.key(each.nodes), [])) for case, each in expected]
-    held.sort(key=lambda each: list(PredictionOutcome).index(each.outcome))
-    return PredictionVerdict(tuple(held), len(_measured(by_case) - keys))
-
-
-def _measured(by_case: dict[CaseKey, list[Row]]) -> set[CaseKey]:
-    return {key for key, rows in by_case.items() if any(time_of(row) is not None for row in rows)}
+    predicted = [(case.key(time.nodes), case, time) for case in prediction.cases for time in case.predictions if time.nodes in counts]
+    held = [_held(case, time, by_case.get(key, [])) for key, case, time in predicted]
+    held.sort(key=lambda case: list(PredictionOutcome).index(case.outcome))
+    measured_cases = {key for key, rows in by_case.items() if row_times(rows)}
+    return PredictionVerdict(tuple(held), len(measured_cases - {key for key, _, _ in predicted}))
 
 
 def _held(case: PredictedCase, predicted: PredictedTime, rows: Sequence[Row]) -> HeldCase:
-    times = [time for row in rows if (time := time_of(row)) is not None]
+    times = row_times(rows)
     if any(row.wrong for row in rows):
         return HeldCase(case, predicted, PredictionOutcome.WRONG_DATA, median(times) if times else None)
     if not times:
         return HeldCase(case, predicted, PredictionOutcome.INCONCLUSIVE, doubt=PredictionDoubt("missing"))
-    ends = [end for row in rows if row.time_s for end in (row.time_s.ci_low, row.time_s.ci_high) if end is not None and is_time(end)]
-    low, high = (min(*times, *ends), max(*times, *ends)) if len(ends) == 2 * len(times) else (None, None)
-    outcome, doubt = _outcome(predicted, next(filter(None, map(_flag, rows)), None), low, high)
-    return HeldCase(case, predicted, outcome, median(times), low, high, doubt)
-
-
-def _flag(row: Row) -> str | None:
-    return reason(row) if row.size_bytes else None  # a barrier has no size
+    flags = [reason(row) for row in rows if row.size_bytes]  # a barrier has no size
+    low_s, high_s = measured_interval(rows)
+    outcome, doubt = _outcome(predicted, next(filter(None, flags), None), low_s, high_s)
+    return HeldCase(case, predicted, outcome, median(times), low_s, high_s, doubt)
 
 
 def _outcome(
@@ -161,6 +153,6 @@ def _outcome(
         return PredictionOutcome.INCONCLUSIVE, PredictionDoubt("no interval")
     if low_s > predicted.high_s:
         return PredictionOutcome.SLOWER, None
-    if high_s < predicted.low_s:
-        return PredictionOutcome.FASTER, None
-    return (PredictionOutcome.INCONCLUSIVE, PredictionDoubt("wide")) if high_s > predicted.high_s else (PredictionOutcome.WITHIN, None)
+    if high_s > predicted.high_s:
+        return PredictionOutcome.INCONCLUSIVE, PredictionDoubt("wide")
+    return PredictionOutcome.FASTER if high_s < predicted.low_s else PredictionOutcome.WITHIN, None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
 
 from collbench.plugins.predict.prediction import MeasuredPoint, PredictedCase, PredictedTime, Prediction, check_sentence
-from collbench.plugins.predict.text import case_name, prediction_frame
+from collbench.plugins.predict.text import case_name, named_checks, prediction_frame
 from collbench.report.cases import NOTHING
 from collbench.report.figures import draw_intervals, set_time_axis
 from collbench.report.html.chart import Chart, Section, Table
@@ -25,57 +25,61 @@ _MADE = (
 )
 
 
-def write_prediction_page(found: Prediction, where: Path) -> None:
+def write_prediction_page(prediction: Prediction, where: Path) -> None:
     """Write the page in one step. Raises UsageError if the file cannot be written."""
-    write_page(where, _first_screen(found), lambda: list(_sections(found)))
+    write_page(where, _first_screen(prediction), lambda: [_section(prediction)])
 
 
-def _first_screen(found: Prediction) -> FirstScreen:
-    every = len(found.cases) * len(found.nodes)
-    nodes = listed([str(each) for each in found.nodes])
-    refused = every - found.predicted
-    checks = [f"{case_name(case)}: {sentence}" for case in found.cases if (sentence := check_sentence(case))]
+def _first_screen(prediction: Prediction) -> FirstScreen:
+    total = len(prediction.cases) * len(prediction.nodes)
+    nodes = listed([str(count) for count in prediction.nodes])
     figures = [
-        LargeFigure(str(found.predicted), noun_of(found.predicted, "prediction")),
-        LargeFigure(str(refused), "refused: the reasons are in the table"),
+        LargeFigure(str(prediction.predicted), noun_of(prediction.predicted, "prediction")),
+        LargeFigure(str(total - prediction.predicted), "refused: the reasons are in the table"),
     ]
-    badge = None if found.predicted else (DOUBT, "INCONCLUSIVE")
-    title = f"{plural(found.predicted, 'prediction')} of {every} at {nodes} nodes"
-    drawn_cases = _by_size(found)
-    if drawn_cases:
-        case, furthest = drawn_cases[0]
-        time = format_span(furthest.time_s or 0.0, furthest.low_s, furthest.high_s)
-        title = f"{case_name(case)} at {plural(furthest.nodes, 'node')}: {time}; {title}"
-    return FirstScreen(title, badge, figures, f"largest error of a check: ±{100 * found.max_error:g} %", checks[:4], "prediction")
+    badge = None if prediction.predicted else (DOUBT, "INCONCLUSIVE")
+    title = f"{plural(prediction.predicted, 'prediction')} of {total} at {nodes} nodes"
+    predicted_cases = _by_size(prediction)
+    if predicted_cases:
+        largest = predicted_cases[0]
+        farthest = max(_predicted_times(largest), key=lambda time: time.nodes)
+        span = format_span(farthest.time_s or 0.0, farthest.low_s, farthest.high_s)
+        title = f"{case_name(largest)} at {plural(farthest.nodes, 'node')}: {span}; {title}"
+    maximum = f"largest error of a check: ±{100 * prediction.max_error:g} %"
+    return FirstScreen(title, badge, figures, maximum, named_checks(prediction.cases)[:4], "prediction")
 
 
-def _by_size(found: Prediction) -> list[tuple[PredictedCase, PredictedTime]]:
-    """Return the cases that have a prediction, the largest size first, with the one at the most nodes."""
-    predicted = [(case, [one for one in case.predictions if one.time_s is not None]) for case in found.cases]
-    furthest = [(case, max(times, key=lambda one: one.nodes)) for case, times in predicted if times]
-    return sorted(furthest, key=lambda pair: -pair[0].size_bytes)
+def _predicted_times(case: PredictedCase) -> list[PredictedTime]:
+    """Return those of its predictions that were not refused."""
+    return [time for time in case.predictions if time.time_s is not None]
 
 
-def _sections(found: Prediction) -> Iterator[Section]:
-    cases = [case for case, _ in _by_size(found)]
+def _by_size(prediction: Prediction) -> list[PredictedCase]:
+    """Return the cases that have a prediction, the largest size first."""
+    return sorted(filter(_predicted_times, prediction.cases), key=lambda case: -case.size_bytes)
+
+
+def _section(prediction: Prediction) -> Section:
+    cases = _by_size(prediction)
     charts = [_chart(case, number) for number, case in enumerate(cases[:_MOST_CHARTS])]
-    less = [f"Drawn are {_MOST_CHARTS} of {len(cases)} cases."] if len(cases) > _MOST_CHARTS else []
-    yield Section("prediction", "Prediction", less, [("all cases", Table.of(prediction_frame(found)))], charts)
+    notes = [f"Drawn are {_MOST_CHARTS} of {len(cases)} cases."] if len(cases) > _MOST_CHARTS else []
+    return Section("prediction", "Prediction", notes, [("all cases", Table.of(prediction_frame(prediction)))], charts)
 
 
 def _chart(case: PredictedCase, number: int) -> Chart:
     """Return the chart of one case: nodes along x, time along y, both logarithmic."""
-    name, known = case_name(case), [each for each in case.predictions if each.time_s is not None]
-    every: list[MeasuredPoint | PredictedTime] = [*case.points, *known]
+    name = case_name(case)
+    predicted = _predicted_times(case)
+    points: list[MeasuredPoint | PredictedTime] = [*case.points, *predicted]
     rows = [
-        [str(each.nodes), "measured" if isinstance(each, MeasuredPoint) else "predicted",
-         *(format_time(value) if value else NOTHING for value in (each.time_s, each.low_s, each.high_s))]
-        for each in every
+        [str(point.nodes), "measured" if isinstance(point, MeasuredPoint) else "predicted",
+         *(format_time(seconds) if seconds else NOTHING for seconds in (point.time_s, point.low_s, point.high_s))]
+        for point in points
     ]  # fmt: skip
     caption = f"{name}: {case.model.render() if case.model else ''}; {check_sentence(case)}."
     table = Table(("nodes", "", "time µs", "low µs", "high µs"), rows, frozenset({0, 2, 3, 4}))
     chart = Chart(f"predict-{number}", name, caption, _MADE, table)
-    return drawn(chart, lambda picture: _draw(picture, case, known), NARROW if number else WIDE)  # the first one is the answer
+    return drawn(chart, lambda picture: _draw(picture, case, predicted), NARROW if number else WIDE)  # the first one is the answer
 
 
 def _draw(picture: Picture, case: PredictedCase, predicted: Sequence[PredictedTime]) -> None:
@@ -84,27 +88,29 @@ def _draw(picture: Picture, case: PredictedCase, predicted: Sequence[PredictedTi
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     last = case.points[-1]
-    beyond = [one for one in predicted if one.nodes > last.nodes]
-    nodes = [last.nodes, *(one.nodes for one in beyond)]
+    beyond = [time for time in predicted if time.nodes > last.nodes]
+    nodes = [last.nodes, *(time.nodes for time in beyond)]
     band = {
-        "low": [one.low_s for one in beyond],
-        "prediction": [one.time_s for one in beyond],
-        "high": [one.high_s for one in beyond],
+        "low": [time.low_s for time in beyond],
+        "prediction": [time.time_s for time in beyond],
+        "high": [time.high_s for time in beyond],
     }
     for name, values in band.items():
         times = [last.time_s, *(nan if value is None else value for value in values)]
         dashes: Any = "-" if name == "prediction" else (0, (7, 3))
         axes.plot(nodes, times, color=PAGE.expected, linestyle=dashes, gid=name)
-    measured: Sequence[MeasuredPoint | PredictedTime] = case.points
-    of_model: Sequence[MeasuredPoint | PredictedTime] = predicted
-    for word, color, points in (("measured", PAGE.series[0], measured), ("predicted", PAGE.series[1], of_model)):
+    both: list[tuple[str, str, Sequence[MeasuredPoint | PredictedTime]]] = [
+        ("measured", PAGE.series[0], case.points),
+        ("predicted", PAGE.series[1], predicted),
+    ]
+    for word, color, points in both:
         times_s = [point.time_s or nan for point in points]
         draw_intervals(axes, [(point.nodes, point.low_s, point.high_s) for point in points], color, PAGE, f"interval {word}")
         axes.plot([point.nodes for point in points], times_s, marker="o", linestyle="none", color=color, label=word, gid=word)
         for point in points:
             time = format_span(point.time_s or 0.0, point.low_s, point.high_s)
             picture.tip(axes, point.nodes, point.time_s or 0.0, f"{plural(point.nodes, 'node')}, {word}: {time}")
-    counts = sorted({*(point.nodes for point in case.points), *(one.nodes for one in predicted)})
+    counts = sorted({*(point.nodes for point in case.points), *(time.nodes for time in predicted)})
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("nodes")

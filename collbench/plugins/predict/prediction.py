@@ -22,6 +22,7 @@ from itertools import combinations
 from math import ceil, exp, hypot, log, log2, sqrt
 from pathlib import Path
 from statistics import NormalDist, median
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,7 +30,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collbench.analysis.latency import reason
-from collbench.analysis.launches import case_of, grouped, is_time, read_all, time_of
+from collbench.analysis.launches import case_of, grouped, is_time, read_all, row_times, time_of
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.reason import Fact
@@ -80,29 +81,27 @@ class ScalingModel(msgspec.Struct, frozen=True):
 
     def render(self) -> str:
         """Return "log + volume", or "volume + beyond 4 nodes, slowest of N"."""
-        names = [f"beyond {self.group} nodes" if each is ScalingTerm.BEYOND else each.value for each in self.terms]
+        names = [f"beyond {self.group} nodes" if term is ScalingTerm.BEYOND else term.value for term in self.terms]
         return " + ".join(names) + (", slowest of N" if self.slowest else "")
 
 
 def _models(series: _Series) -> Iterator[ScalingModel]:
     """Yield the models that the node counts allow: one term from two counts on, two terms from three on."""
-    term, nodes, has_volume = ScalingTerm, series.nodes, bool(series.volume)
-    base = [
-        term.CONSTANT,
-        term.LOG,
-        term.LINEAR,
-        *([term.VOLUME] if has_volume else []),
-        *([term.HALVING] if series.halves and series.uneven else []),
-    ]
-    sets: list[tuple[ScalingTerm, ...]] = [(each,) for each in base]
-    if len(nodes) > 2:
-        sets += combinations(base, 2)
-    for terms in sets:
+    base = [ScalingTerm.CONSTANT, ScalingTerm.LOG, ScalingTerm.LINEAR]
+    if series.volume:
+        base.append(ScalingTerm.VOLUME)
+    if series.halves and series.uneven:
+        base.append(ScalingTerm.HALVING)
+    sums: list[tuple[ScalingTerm, ...]] = [(term,) for term in base]
+    if len(series.points) > 2:
+        sums += combinations(base, 2)
+    for terms in sums:
         yield ScalingModel(terms)
         if series.spread > 0 and len(terms) == 1:
             yield ScalingModel(terms, slowest=True)
-    if has_volume and len(nodes) > 3:
-        yield from (ScalingModel((term.VOLUME, term.BEYOND), group=k) for k in nodes[:-2])
+    if series.volume and len(series.points) > 3:
+        for group in series.nodes[:-2]:
+            yield ScalingModel((ScalingTerm.VOLUME, ScalingTerm.BEYOND), group)
 
 
 # Measured points, and fits to them.
@@ -141,17 +140,16 @@ class _Series(msgspec.Struct, frozen=True):
     halves: bool  # whether a library may use halving and doubling: an all-reduce of some bytes
 
     def without(self, left_out: int) -> _Series:
-        points = tuple(each for each in self.points if each.nodes != left_out)
-        return replace(self, points=points)
+        return replace(self, points=tuple(point for point in self.points if point.nodes != left_out))
 
     @property
     def nodes(self) -> list[int]:
-        return [each.nodes for each in self.points]
+        return [point.nodes for point in self.points]
 
     @property
     def uneven(self) -> list[int]:
         """The node counts with a number of ranks that is not a power of two: at others, halving and volume are the same."""
-        return [each.nodes for each in self.points if each.ranks & (each.ranks - 1)]
+        return [point.nodes for point in self.points if point.ranks & (point.ranks - 1)]
 
     def term(self, term: ScalingTerm, model: ScalingModel, nodes: int) -> float:
         ranks = nodes * self.ranks_per_node
@@ -181,7 +179,7 @@ class _Fit(msgspec.Struct, frozen=True):
 
     def parts(self, nodes: int) -> list[float]:
         """Return the seconds of each term."""
-        return [exp(each) * self.series.term(term, self.model, nodes) for each, term in zip(self.logs, self.model.terms, strict=True)]
+        return [exp(ln) * self.series.term(term, self.model, nodes) for ln, term in zip(self.logs, self.model.terms, strict=True)]
 
     def time_s(self, nodes: int) -> float:
         return sum(self.parts(nodes))
@@ -195,9 +193,16 @@ class _Fit(msgspec.Struct, frozen=True):
 
 def _fit(series: _Series, model: ScalingModel) -> _Fit | None:
     """Return the fit; None if a factor would be 0: a model with fewer terms has it."""
-    rows = [[series.term(term, model, each.nodes) for term in model.terms] for each in series.points]
-    basis, times = np.array(rows), np.array([each.time_s for each in series.points])
-    weights = 1 / np.array([each.sigma for each in series.points])
+    basis = np.array([[series.term(term, model, nodes) for term in model.terms] for nodes in series.nodes])
+    times = np.array([point.time_s for point in series.points])
+    weights = 1 / np.array([point.sigma for point in series.points])
+
+    def linearized(logs: _Values) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the derivative of ln of the times by ln of the factors, and the residuals, both over sigma."""
+        parts = basis * np.exp(logs)
+        total = parts.sum(axis=1)
+        return parts / total[:, None] * weights[:, None], np.log(times / total) * weights
+
     if len(times) < len(model.terms) or (basis.max(axis=0) <= 0).any():
         return None
     first, *_ = np.linalg.lstsq(basis / times[:, None] * weights[:, None], weights, rcond=None)
@@ -205,20 +210,15 @@ def _fit(series: _Series, model: ScalingModel) -> _Fit | None:
         return None
     logs = np.log(first)
     for _ in range(_STEPS):
-        parts = basis * np.exp(logs)
-        total = parts.sum(axis=1)
-        jacobian = parts / total[:, None] * weights[:, None]
-        step, *_ = np.linalg.lstsq(jacobian, np.log(times / total) * weights, rcond=None)
+        step, *_ = np.linalg.lstsq(*linearized(logs), rcond=None)
         logs = logs + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
         if not np.isfinite(logs).all() or np.abs(logs - np.log(first)).max() > 20:
             return None
         if np.abs(step).max() < 1e-9:
             break
-    parts = basis * np.exp(logs)
-    total = parts.sum(axis=1)
-    jacobian = parts / total[:, None] * weights[:, None]
+    jacobian, residuals = linearized(logs)
     spare = len(times) - len(model.terms)
-    misfit = float(((np.log(times / total) * weights) ** 2).sum()) / spare if spare else 1.0
+    misfit = float((residuals**2).sum()) / spare if spare else 1.0
     return _Fit(series, model, logs, np.linalg.pinv(jacobian.T @ jacobian) * max(1.0, misfit))
 
 
@@ -237,19 +237,30 @@ class _Choice(msgspec.Struct, frozen=True):
 
 def _choices(series: _Series) -> list[_Choice]:
     """Return the models with leave-one-out errors, the smallest first; before it a simpler one with an equal error."""
-    found = []
+    choices = []
     for model in _models(series):
         fit = _fit(series, model)
-        each = {one.nodes: (_fit(series.without(one.nodes), model), one) for one in series.points}
-        if fit is None or not all(part for part, _ in each.values()):
-            continue
-        errors = {nodes: part.time_s(nodes) / one.time_s for nodes, (part, one) in each.items() if part}
-        score = sqrt(sum(nodes * log(error) ** 2 for nodes, error in errors.items()) / sum(errors))
-        found.append(_Choice(fit, tuple(LeftOut(nodes, error - 1) for nodes, error in errors.items()), score))
-    found.sort(key=lambda one: one.score)
-    near = [one for one in found if one.score <= found[0].score + _SAME]
-    simplest = min(near, key=lambda one: one.fit.model.parts) if near else None
-    return [*([simplest] if simplest else []), *(one for one in found if one is not simplest)]
+        ratios = _leave_one_out(series, model) if fit else None
+        if fit and ratios:
+            score = sqrt(sum(nodes * log(ratio) ** 2 for nodes, ratio in ratios.items()) / sum(ratios))
+            choices.append(_Choice(fit, tuple(LeftOut(nodes, ratio - 1) for nodes, ratio in ratios.items()), score))
+    choices.sort(key=lambda choice: choice.score)
+    if choices:
+        equal = [choice for choice in choices if choice.score <= choices[0].score + _SAME]
+        simplest = min(equal, key=lambda choice: choice.fit.model.parts)
+        choices.sort(key=lambda choice: choice is not simplest)
+    return choices
+
+
+def _leave_one_out(series: _Series, model: ScalingModel) -> dict[int, float] | None:
+    """Return predicted over measured time by node count, each predicted from the other counts; None if one of the fits has no result."""
+    ratios = {}
+    for point in series.points:
+        fit = _fit(series.without(point.nodes), model)
+        if fit is None:
+            return None
+        ratios[point.nodes] = fit.time_s(point.nodes) / point.time_s
+    return ratios
 
 
 # Predictions.
@@ -267,7 +278,7 @@ class FewNodeCounts(Refusal, frozen=True):
 
     def render(self) -> str:
         """Return the sentence."""
-        counts = f"{listed([str(each) for each in self.nodes])} nodes" if self.nodes else "no node count"
+        counts = f"{listed([str(count) for count in self.nodes])} nodes" if self.nodes else "no node count"
         return f"measured at {counts}, but a prediction needs {self.needed} node counts of 2 or more: measure at others, too"
 
 
@@ -281,11 +292,8 @@ class LargePredictionError(Refusal, frozen=True):
 
     def render(self) -> str:
         """Return the sentence."""
-        smaller = listed([str(each) for each in self.smaller])
-        return (
-            f"the prediction for {plural(self.nodes, 'node')} from {smaller} differs from the measured time by "
-            f"{format_error(self.error)}; the maximum is ±{100 * self.most:g} % (--max-error): measure at more node counts"
-        )
+        maximum = f"the maximum is ±{100 * self.most:g} % (--max-error): measure at more node counts"
+        return f"{_difference(self.nodes, self.smaller, self.error)}; {maximum}"
 
 
 class TooManyNodes(Refusal, frozen=True):
@@ -307,6 +315,11 @@ class NoModelFits(Refusal, frozen=True):
 def format_error(error: float) -> str:
     """Return "+3.1 %"."""
     return f"{100 * error:+.1f} %" if abs(error) < 0.995 else f"{100 * error:+.0f} %"
+
+
+def _difference(nodes: int, smaller: Sequence[int], error: float) -> str:
+    counts = listed([str(count) for count in smaller])
+    return f"the prediction for {plural(nodes, 'node')} from {counts} differs from the measured time by {format_error(error)}"
 
 
 _REFUSALS = FewNodeCounts | LargePredictionError | TooManyNodes | NoModelFits
@@ -374,7 +387,7 @@ class Prediction(msgspec.Struct, frozen=True):
     @property
     def predicted(self) -> int:
         """Return the number of predictions that were not refused."""
-        return sum(each.time_s is not None for case in self.cases for each in case.predictions)
+        return sum(time.time_s is not None for case in self.cases for time in case.predictions)
 
 
 def predict(rows: Iterable[Row], nodes: Sequence[int], max_error: float = MAX_ERROR) -> Prediction:
@@ -391,11 +404,11 @@ def predict(rows: Iterable[Row], nodes: Sequence[int], max_error: float = MAX_ER
             used.append(row)
         else:
             unused[why] = unused.get(why, 0) + 1
-    found = []
+    cases = []
     for (_, per_node, size), members in grouped(used, _identity).items():
-        found.append(_predicted(members, per_node, size, nodes, max_error))
-    found.sort(key=lambda each: (str(each.case["operation"]), str(each.case["backend"]), each.ranks_per_node, each.size_bytes))
-    return Prediction(1, max_error, tuple(nodes), tuple(found), unused)
+        cases.append(_predicted(members, per_node, size, nodes, max_error))
+    cases.sort(key=lambda case: (str(case.case["operation"]), str(case.case["backend"]), case.ranks_per_node, case.size_bytes))
+    return Prediction(1, max_error, tuple(nodes), tuple(cases), unused)
 
 
 def _unusable(row: Row) -> str | None:
@@ -425,13 +438,13 @@ def rows_below(paths: Iterable[Path]) -> list[Row]:
 
 
 def _run_folders(path: Path) -> list[Path]:
-    found = []
-    for at, below, names in os.walk(path):
+    run_folders = []
+    for folder, subfolders, names in os.walk(path):
         if RUN in names or CASES in names:
-            found.append(Path(at))
-            below.clear()
-        below.sort()
-    return found or [path]
+            run_folders.append(Path(folder))
+            subfolders.clear()
+        subfolders.sort()
+    return run_folders or [path]
 
 
 def asked_size(row: Row) -> int:
@@ -444,53 +457,59 @@ def asked_size(row: Row) -> int:
 
 def _predicted(rows: Sequence[Row], per_node: int, size: int, nodes: Sequence[int], max_error: float) -> PredictedCase:
     points = tuple(_point(members) for _, members in sorted(grouped(rows, lambda row: row.nodes or 0).items()))
-    case = {name: value for name, value in case_of(rows[0])._asdict().items() if name not in _NOT_OF_A_CASE}
+    identity = {name: value for name, value in case_of(rows[0])._asdict().items() if name not in _NOT_OF_A_CASE}
+    unpredicted = PredictedCase(identity, size, per_node, points, ())
     operation = operations().get(rows[0].operation)
-    counts = {each * per_node for each in (*nodes, *(point.nodes for point in points))}
-    volume = {ranks: operation.bus_factor(ranks) for ranks in counts} if operation and size and not operation.pair else {}
-    volume = volume if all(factor > 0 for factor in volume.values()) else {}
-    spreads = [each.spread for each in points if each.spread is not None]
+    volume = {}
+    if operation and size and not operation.pair:
+        counts = {*nodes, *(point.nodes for point in points)}
+        volume = {count * per_node: operation.bus_factor(count * per_node) for count in counts}
+        if min(volume.values()) <= 0:
+            volume = {}
+    spreads = [point.spread for point in points if point.spread is not None]
     series = _Series(points, per_node, volume, median(spreads) if spreads else 0.0, size, bool(volume) and rows[0].operation == "allreduce")
-    empty = PredictedCase(case, size, per_node, points, ())
     if len(points) < FEWEST_COUNTS:
-        return _refused(empty, nodes, FewNodeCounts(tuple(series.nodes), FEWEST_COUNTS))
-    choices, smaller = _choices(series), series.without(points[-1].nodes)
+        return _refused(unpredicted, nodes, FewNodeCounts(tuple(series.nodes), FEWEST_COUNTS))
+    largest = points[-1]
+    smaller = series.without(largest.nodes)
+    choices = _choices(series)
     checks = _choices(smaller)
     if not choices or not checks:
-        return _refused(empty, nodes, NoModelFits(tuple(series.nodes)))
-    best, largest = choices[0], points[-1]
-    check = LeftOut(largest.nodes, checks[0].fit.time_s(largest.nodes) / largest.time_s - 1)
-    whole = msgspec.structs.replace(empty, model=best.fit.model, left_out=best.left_out, check=check, check_model=checks[0].fit.model)
+        return _refused(unpredicted, nodes, NoModelFits(tuple(series.nodes)))
+    best = choices[0]
+    check_fit = checks[0].fit
+    check = LeftOut(largest.nodes, check_fit.time_s(largest.nodes) / largest.time_s - 1)
+    checked = replace(unpredicted, model=best.fit.model, left_out=best.left_out, check=check, check_model=check_fit.model)
     if abs(check.error) > max_error:
-        return _refused(whole, nodes, LargePredictionError(largest.nodes, tuple(smaller.nodes), check.error, max_error))
-    predictions = (_prediction(series, choices, check, each) for each in nodes)
-    return msgspec.structs.replace(whole, predictions=tuple(predictions))
+        return _refused(checked, nodes, LargePredictionError(largest.nodes, tuple(smaller.nodes), check.error, max_error))
+    return replace(checked, predictions=tuple(_prediction(series, choices, check, count) for count in nodes))
 
 
 def _refused(case: PredictedCase, nodes: Sequence[int], refusal: _REFUSALS) -> PredictedCase:
-    predictions = tuple(PredictedTime(each, each * case.ranks_per_node, refusal=refusal) for each in nodes)
-    return msgspec.structs.replace(case, predictions=predictions)
+    predictions = tuple(PredictedTime(count, count * case.ranks_per_node, refusal=refusal) for count in nodes)
+    return replace(case, predictions=predictions)
 
 
 def _prediction(series: _Series, choices: Sequence[_Choice], check: LeftOut, nodes: int) -> PredictedTime:
     """Return the prediction with its interval: error of the fit, noise of a launch, error of the model, and models that fit as well."""
-    best, ranks, largest = choices[0], nodes * series.ranks_per_node, series.points[-1].nodes
+    best = choices[0]
+    ranks = nodes * series.ranks_per_node
+    largest = series.points[-1].nodes
     if nodes > FARTHEST * largest:
         return PredictedTime(nodes, ranks, refusal=TooManyNodes(nodes, largest, FARTHEST))
     time_s = best.fit.time_s(nodes)
     # The check bridged the step from the count before to the largest one; a longer step (in ln of nodes) has a larger error.
     step = log(largest / series.points[-2].nodes)
     farther = max(1.0, log(nodes / largest) / step) if nodes > largest else 1.0
-    of_model = max(best.score, abs(log(1 + check.error))) * farther
+    model_error = max(best.score, abs(log(1 + check.error))) * farther
     spare = max(1, len(series.points) - len(best.fit.model.terms))
-    reach = t_quantile(0.975, spare) * hypot(best.fit.error(nodes), median(each.sigma for each in series.points))
-    half = hypot(min(reach, 1.0), 1.96 * of_model)
-    others = [each.fit.time_s(nodes) for each in choices if each.score <= max(_EQUAL * best.score, _NOISE)]
-    parts = best.fit.parts(nodes)
-    share, term = max(zip(parts, best.fit.model.terms, strict=True))
+    reach = t_quantile(0.975, spare) * hypot(best.fit.error(nodes), median(point.sigma for point in series.points))
+    half = hypot(min(reach, 1.0), 1.96 * model_error)
+    others = [choice.fit.time_s(nodes) for choice in choices if choice.score <= max(_EQUAL * best.score, _NOISE)]
+    part_s, term = max(zip(best.fit.parts(nodes), best.fit.model.terms, strict=True))
     busbw = series.volume[ranks] * series.size_bytes / time_s if series.volume else None
     return PredictedTime(
-        nodes, ranks, time_s, min(time_s * exp(-half), *others), max(time_s * exp(half), *others), busbw, term, share / time_s
+        nodes, ranks, time_s, min(time_s * exp(-half), *others), max(time_s * exp(half), *others), busbw, term, part_s / time_s
     )
 
 
@@ -499,15 +518,20 @@ def _point(rows: Sequence[Row]) -> MeasuredPoint:
 
     Over two or three launches, Student's t is too wide for the weight of a point, and does not include the error of the model.
     """
-    first = rows[0]
-    times = [time for row in rows if (time := time_of(row)) is not None]
-    within = [each for row in rows if row.time_s for each in (row.time_s.ci_low, row.time_s.ci_high) if each is not None and is_time(each)]
-    known = len(within) == 2 * len(rows)
-    spreads = [spread for row in rows if (spread := _spread(row)) is not None]
-    return MeasuredPoint(
-        first.nodes or 0, first.ranks, median(times), min(*times, *within) if known else None, max(*times, *within) if known else None,
-        sum(row.launches for row in rows), median(spreads) if spreads else None,
-    )  # fmt: skip
+    low_s, high_s = measured_interval(rows)
+    spreads = [spread for spread in map(_spread, rows) if spread is not None]
+    launches = sum(row.launches for row in rows)
+    spread = median(spreads) if spreads else None
+    return MeasuredPoint(rows[0].nodes or 0, rows[0].ranks, median(row_times(rows)), low_s, high_s, launches, spread)
+
+
+def measured_interval(rows: Sequence[Row]) -> tuple[float, float] | tuple[None, None]:
+    """Return the range in seconds of the launches' medians and confidence intervals; None twice if a launch has no interval."""
+    times = row_times(rows)
+    ends = [end for row in rows if row.time_s for end in (row.time_s.ci_low, row.time_s.ci_high) if end is not None and is_time(end)]
+    if len(ends) != 2 * len(times):
+        return None, None
+    return min(*times, *ends), max(*times, *ends)
 
 
 def _spread(row: Row) -> float | None:
@@ -523,17 +547,15 @@ def check_sentence(case: PredictedCase) -> str | None:
     """Return "the prediction for 16 nodes from 2, 4 and 8 differs from the measured time by +3.1 %"; None without a check."""
     if case.check is None:
         return None
-    smaller = listed([str(each.nodes) for each in case.points[:-1]])
-    difference = f"differs from the measured time by {format_error(case.check.error)}"
-    return f"the prediction for {plural(case.check.nodes, 'node')} from {smaller} {difference}"
+    return _difference(case.check.nodes, [point.nodes for point in case.points[:-1]], case.check.error)
 
 
 def read_prediction(path: Path) -> Prediction:
     """Return the prediction in a file that `collbench predict --out` wrote. Raises UsageError if it cannot be read, or is another file."""
     try:
-        found = msgspec.json.decode(read_file(path, _LARGEST), type=Prediction)
+        prediction = msgspec.json.decode(read_file(path, _LARGEST), type=Prediction)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is not a valid prediction ({error}): name what `collbench predict --out` wrote") from error
-    if found.schema > 1:
-        raise UsageError(f"{path} has schema {found.schema}, but this collbench supports 1: update collbench")
-    return found
+    if prediction.schema > 1:
+        raise UsageError(f"{path} has schema {prediction.schema}, but this collbench supports 1: update collbench")
+    return prediction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,79 +41,83 @@ class PredictedRecord(NamedTuple):
 
 def case_name(case: PredictedCase) -> str:
     """Return "allreduce 64 MiB mpi", with the forced algorithm and protocol if there are any."""
-    names = [operation_name(str(case.case["operation"])), format_size(case.size_bytes) if case.size_bytes else "", case.case["backend"]]
-    return printable(" ".join(str(each) for each in [*names, case.case["algorithm"], case.case["protocol"]] if each))
+    size = format_size(case.size_bytes) if case.size_bytes else ""
+    names = (operation_name(str(case.case["operation"])), size, case.case["backend"], case.case["algorithm"], case.case["protocol"])
+    return printable(" ".join(str(name) for name in names if name))
 
 
 def _us(seconds: float | None) -> str:
     return NOTHING if seconds is None else format_time(seconds)
 
 
-def _model(record: PredictedRecord) -> str:
-    return record.case.model.render() if record.case.model else ""
+def _interval(low_s: float | None, high_s: float | None) -> str:
+    return NOTHING if low_s is None or high_s is None else f"{format_time(low_s)}–{format_time(high_s)}"
 
 
 _COLUMNS: tuple[Column[PredictedRecord], ...] = (
-    Column("operation", "operation", lambda each: printable(operation_name(str(each.case.case["operation"]))),
-           lambda each: each.case.case["operation"]),
-    Column("backend", "backend", lambda each: printable(str(each.case.case["backend"])), lambda each: each.case.case["backend"]),
-    Column("dtype", "", lambda each: "", lambda each: each.case.case["dtype"]),
-    Column("algorithm", "", lambda each: "", lambda each: each.case.case["algorithm"]),
-    Column("protocol", "", lambda each: "", lambda each: each.case.case["protocol"]),
-    Column("size_bytes", "size", lambda each: format_size(each.case.size_bytes) if each.case.size_bytes else NOTHING,
-           lambda each: each.case.size_bytes),
-    Column("nodes", "nodes", lambda each: str(each.time.nodes), lambda each: each.time.nodes, right=True),
-    Column("ranks", "ranks", lambda each: str(each.time.ranks), lambda each: each.time.ranks, right=True, drop=3),
-    Column("time_s", "time µs", lambda each: _us(each.time.time_s), lambda each: each.time.time_s, right=True, drop=1),
-    Column("low_s", "interval µs", lambda each: f"{_us(each.time.low_s)}–{_us(each.time.high_s)}", lambda each: each.time.low_s, right=True,
-           drop=1),
-    Column("high_s", "", lambda each: "", lambda each: each.time.high_s),
-    Column("busbw_bytes_per_s", "busbw GB/s", lambda each: NOTHING if each.time.busbw_bytes_per_s is None else
-           format_rate(each.time.busbw_bytes_per_s), lambda each: each.time.busbw_bytes_per_s, right=True, drop=2),
-    Column("limit", "limit", lambda each: f"{each.time.limit.value} {100 * (each.time.share or 0):.0f} %" if each.time.limit else NOTHING,
-           lambda each: each.time.limit and each.time.limit.value, drop=5),
-    Column("model", "model", _model, drop=4),
-    Column("check_error", "error", lambda each: format_error(each.case.check.error) if each.case.check else NOTHING,
-           lambda each: each.case.check and each.case.check.error, right=True, drop=1),
-    Column("check_nodes", "", lambda each: "", lambda each: each.case.check and each.case.check.nodes),
-    Column("refusal", "", lambda each: "", lambda each: each.refusal or None),
+    Column("operation", "operation", lambda record: printable(operation_name(str(record.case.case["operation"]))),
+           lambda record: record.case.case["operation"]),
+    Column("backend", "backend", lambda record: printable(str(record.case.case["backend"])), lambda record: record.case.case["backend"]),
+    Column("dtype", "", lambda record: "", lambda record: record.case.case["dtype"]),
+    Column("algorithm", "", lambda record: "", lambda record: record.case.case["algorithm"]),
+    Column("protocol", "", lambda record: "", lambda record: record.case.case["protocol"]),
+    Column("size_bytes", "size", lambda record: format_size(record.case.size_bytes) if record.case.size_bytes else NOTHING,
+           lambda record: record.case.size_bytes),
+    Column("nodes", "nodes", lambda record: str(record.time.nodes), lambda record: record.time.nodes, right=True),
+    Column("ranks", "ranks", lambda record: str(record.time.ranks), lambda record: record.time.ranks, right=True, drop=3),
+    Column("time_s", "time µs", lambda record: _us(record.time.time_s), lambda record: record.time.time_s, right=True, drop=1),
+    Column("low_s", "interval µs", lambda record: f"{_us(record.time.low_s)}–{_us(record.time.high_s)}", lambda record: record.time.low_s,
+           right=True, drop=1),
+    Column("high_s", "", lambda record: "", lambda record: record.time.high_s),
+    Column("busbw_bytes_per_s", "busbw GB/s", lambda record: NOTHING if record.time.busbw_bytes_per_s is None else
+           format_rate(record.time.busbw_bytes_per_s), lambda record: record.time.busbw_bytes_per_s, right=True, drop=2),
+    Column("limit", "limit", lambda record: f"{record.time.limit.value} {100 * (record.time.share or 0):.0f} %" if record.time.limit
+           else NOTHING, lambda record: record.time.limit and record.time.limit.value, drop=5),
+    Column("model", "model", lambda record: record.case.model.render() if record.case.model else "", drop=4),
+    Column("check_error", "error", lambda record: format_error(record.case.check.error) if record.case.check else NOTHING,
+           lambda record: record.case.check and record.case.check.error, right=True, drop=1),
+    Column("check_nodes", "", lambda record: "", lambda record: record.case.check and record.case.check.nodes),
+    Column("refusal", "", lambda record: "", lambda record: record.refusal or None),
 )  # fmt: skip
 _HEAD = "error: of the largest measured node count, predicted from the smaller ones; the interval includes it, and grows with the distance"
 
 
-def _foot(found: Prediction) -> Iterator[str]:
+def named_checks(cases: Iterable[PredictedCase]) -> list[str]:
+    """Return "allreduce 64 MiB mpi: the prediction for 16 nodes from 2, 4 and 8 differs …" of each case with a check."""
+    return [f"{case_name(case)}: {check_sentence(case)}" for case in cases if case.check]
+
+
+def _foot(prediction: Prediction) -> Iterator[str]:
     """Yield the checks of what was predicted, what was refused and what was not used."""
-    predicted = [case for case in found.cases if any(each.time_s is not None for each in case.predictions)]
-    named = [f"{case_name(case)}: {sentence}" for case in predicted if (sentence := check_sentence(case))]
-    yield from named[:_MOST_CHECKS]
-    if len(named) > _MOST_CHECKS:
-        yield f"and {len(named) - _MOST_CHECKS} more: see --format csv"
-    every = len(found.cases) * len(found.nodes)
-    if found.predicted < every:
-        yield f"{every - found.predicted} of {plural(every, 'prediction')} refused"
-    if found.unused:
-        yield f"rows not used: {first_of((f'{count} {printable(why)}' for why, count in found.unused.items()), 8)}"
+    checks = named_checks(case for case in prediction.cases if any(time.time_s is not None for time in case.predictions))
+    yield from checks[:_MOST_CHECKS]
+    if len(checks) > _MOST_CHECKS:
+        yield f"and {len(checks) - _MOST_CHECKS} more: see --format csv"
+    total = len(prediction.cases) * len(prediction.nodes)
+    if prediction.predicted < total:
+        yield f"{total - prediction.predicted} of {plural(total, 'prediction')} refused"
+    if prediction.unused:
+        yield f"rows not used: {first_of((f'{count} {printable(why)}' for why, count in prediction.unused.items()), 8)}"
 
 
-def prediction_frame(found: Prediction) -> Frame[PredictedRecord]:
+def prediction_frame(prediction: Prediction) -> Frame[PredictedRecord]:
     """Return the table of all cases and node counts."""
-    records = [PredictedRecord(case, each) for case in found.cases for each in case.predictions]
-    reasons = {each.refusal or None for each in records}
-    foot = list(_foot(found))
+    records = [PredictedRecord(case, time) for case in prediction.cases for time in case.predictions]
+    reasons = {record.refusal or None for record in records}
+    foot = list(_foot(prediction))
     if len(records) > 1 and len(reasons) == 1 and None not in reasons:  # one line instead of one for each case
         foot[0] = f"{foot[0]}: {reasons.pop()}"
         return Frame([], [], foot=foot)
-    style = {True: "na", False: ""}
-    shown = [each for each in _COLUMNS if each.title]
+    titled = [column for column in _COLUMNS if column.title]
     return Frame(
-        shown, records, head=[_HEAD] if found.predicted else [], foot=foot,
-        style=lambda each: style[each.time.time_s is None], instead=lambda each: each.refusal or None,
+        titled, records, head=[_HEAD] if prediction.predicted else [], foot=foot,
+        style=lambda record: "na" if record.time.time_s is None else "", instead=lambda record: record.refusal or None,
     )  # fmt: skip
 
 
-def prediction_lines(found: Prediction, format: str, width: int | None = None) -> Iterator[Line]:
+def prediction_lines(prediction: Prediction, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the prediction in `format`: a table, CSV, a JSON object per case and node count ("jsonl"), or prediction.json ("json")."""
-    frame = prediction_frame(found)
+    frame = prediction_frame(prediction)
     if format == "table":
         yield from table_lines(frame, width)
         return
@@ -121,21 +125,21 @@ def prediction_lines(found: Prediction, format: str, width: int | None = None) -
     yield from csv_lines(whole) if format == "csv" else json_lines(whole)
 
 
-def write_prediction(found: Prediction, path: Path) -> None:
+def write_prediction(prediction: Prediction, path: Path) -> None:
     """Write prediction.json in one step. Raises UsageError if that fails."""
-    write_whole(path, json.dumps(as_json(found), indent=1) + "\n", "--out")
+    write_whole(path, json.dumps(as_json(prediction), indent=1) + "\n", "--out")
 
 
 # Runs held against a prediction (`collbench gate --against-prediction`).
 
 _HELD: tuple[Column[HeldCase], ...] = (
-    Column("", "case", lambda each: case_name(each.case)),
-    Column("", "nodes", lambda each: str(each.predicted.nodes), right=True),
-    Column("", "time µs", lambda each: _us(each.time_s), right=True),
-    Column("", "95 % CI µs", lambda each: _interval(each.low_s, each.high_s), right=True, drop=2),
-    Column("", "predicted µs", lambda each: _us(each.predicted.time_s), right=True, drop=1),
-    Column("", "interval µs", lambda each: _interval(each.predicted.low_s, each.predicted.high_s), right=True),
-    Column("", "outcome", lambda each: f"{each.outcome.value}{f' ({each.doubt.render()})' if each.doubt else ''}", wrap=True),
+    Column("", "case", lambda held: case_name(held.case)),
+    Column("", "nodes", lambda held: str(held.predicted.nodes), right=True),
+    Column("", "time µs", lambda held: _us(held.time_s), right=True),
+    Column("", "95 % CI µs", lambda held: _interval(held.low_s, held.high_s), right=True, drop=2),
+    Column("", "predicted µs", lambda held: _us(held.predicted.time_s), right=True, drop=1),
+    Column("", "interval µs", lambda held: _interval(held.predicted.low_s, held.predicted.high_s), right=True),
+    Column("", "outcome", lambda held: f"{held.outcome.value}{f' ({held.doubt.render()})' if held.doubt else ''}", wrap=True),
 )
 _STYLES = {"wrong data": "wrong", "slower": "wrong", "inconclusive": "doubtful"}
 _MEANING = "slower: the whole confidence interval is above the prediction's interval; within and faster pass"
@@ -144,10 +148,12 @@ _MEANING = "slower: the whole confidence interval is above the prediction's inte
 def held_frame(verdict: PredictionVerdict) -> Frame[HeldCase]:
     """Return the table of the cases that were held against a prediction, the worst first."""
     counts = ", ".join(f"{count} {outcome.value}" for outcome, count in verdict.counts().items() if count)
-    more = [f"{plural(verdict.unpredicted, 'measured case')} without a prediction"] if verdict.unpredicted else []
+    foot = [_MEANING]
+    if verdict.unpredicted:
+        foot.append(f"{plural(verdict.unpredicted, 'measured case')} without a prediction")
     return Frame(
         _HELD, verdict.cases, head=[f"{verdict.result}: {plural(len(verdict.cases), 'case')} against the prediction: {counts}"],
-        foot=[_MEANING, *more], style=lambda each: _STYLES.get(each.outcome.value, ""), names_hidden=True,
+        foot=foot, style=lambda held: _STYLES.get(held.outcome.value, ""), names_hidden=True,
     )  # fmt: skip
 
 
@@ -162,7 +168,3 @@ def held_lines(verdict: PredictionVerdict, format: str, width: int | None = None
 def write_held(verdict: PredictionVerdict, path: Path) -> None:
     """Write the verdict as JSON in one step. Raises UsageError if that fails."""
     write_whole(path, json.dumps(verdict.as_json(), indent=1) + "\n", "--out")
-
-
-def _interval(low_s: float | None, high_s: float | None) -> str:
-    return NOTHING if low_s is None or high_s is None else f"{_us(low_s)}–{_us(high_s)}"
