@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from collbench.results.reader import read_run
+import collbench
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.testbeds import Bottleneck
 
@@ -46,7 +46,7 @@ def measured(bed: Bottleneck, level: int, seed: int) -> dict[str, Any]:
         done = bed.run(0, [*line, *what, *plan, "--out", str(run)], 120, environment())
         if done.returncode:
             raise RuntimeError(done.stderr)
-        (row,) = read_run(run).records
+        (row,) = collbench.read(run).load_rows()
     values: dict[str, Any] = msgspec.to_builtins(row)
     return values
 
