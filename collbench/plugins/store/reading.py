@@ -50,8 +50,8 @@ class RunSelection(msgspec.Struct, frozen=True):
             is_named = (RUNS.c.name.in_(self.names), RUNS.c.allocation.in_(self.names), RUNS.c.path.in_(paths), _has_label(self.names))
             conditions.append(or_(*is_named))
         if self.nodes:
-            of_nodes = select(RUN_NODES.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id).where(NODES.c.name.in_(self.nodes))
-            conditions.append(RUNS.c.run_id.in_(of_nodes))
+            on_nodes = select(RUN_NODES.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id).where(NODES.c.name.in_(self.nodes))
+            conditions.append(RUNS.c.run_id.in_(on_nodes))
         if self.labels:
             conditions.append(_has_label(self.labels))
         return conditions + self.times(RUNS.c.started_s)
@@ -102,8 +102,8 @@ def select_runs(database: Database, selection: RunSelection) -> list[int]:
     if not numbers:
         for name in selection.names:
             if not database.rows(select(RUNS.c.run_id).where(*RunSelection((name,)).conditions()).limit(1)):
-                what = f"run, allocation or label '{printable(name)}'"
-                raise UsageError(f"store {database.name} has no {what}: list them with `collbench store query {database.name} --of runs`")
+                problem = f"store {database.name} has no run, allocation or label '{printable(name)}'"
+                raise UsageError(f"{problem}: list them with `collbench store query {database.name} --of runs`")
         raise UsageError(f"store {database.name} has no such run: use a longer time, or fewer filters")
     return numbers
 
