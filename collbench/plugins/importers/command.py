@@ -71,25 +71,20 @@ def _add_import_options(parser: Parser) -> None:
 
 def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Write the run folders, report their content, and return the exit code. Raises UsageError."""
-    from collbench.untrusted import uncollected
-
-    with uncollected():
-        return _import(arguments, argv)
-
-
-def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.plugins.importers.files import read_tables, user_input
     from collbench.plugins.importers.rows import with_ceilings
     from collbench.plugins.importers.store import store, together
+    from collbench.untrusted import uncollected
 
-    job_of, topology = _machines(arguments)
-    additions = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
-    tables = read_tables(arguments.files, additions, arguments.format, arguments.strict)
-    if job_of:
-        tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
-    runs = together(tables)
-    paths = store(runs, arguments.out, argv, arguments.allocation, topology)
-    _print_imported(paths, runs)
+    with uncollected():
+        job_of, topology = _machines(arguments)
+        additions = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
+        tables = read_tables(arguments.files, additions, arguments.format, arguments.strict)
+        if job_of:
+            tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
+        runs = together(tables)
+        paths = store(runs, arguments.out, argv, arguments.allocation, topology)
+        _print_imported(paths, runs)
     times = max(Counter(series for run in runs for series in run.series).values(), default=0)
     if times > 1 and not arguments.allocation:
         _print_error(f"the same cases come {times} times and are kept apart; --allocation NAME reads them as launches of one allocation")

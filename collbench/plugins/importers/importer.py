@@ -85,8 +85,7 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
         yield unfinished
 
 
-# Removal of what launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
-
+# What launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,]{0,24}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?(?: (?:stdout|stderr) [FP](?=\s|$))?"  # F: of the CRI
 _DAY = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} {_CLOCK}(?: \d{{4}})?"  # of syslog, ts and mpirun

@@ -1,4 +1,8 @@
-"""Read nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
+"""Read nccl-tests' and rccl-tests' text, among the lines of mpirun, srun and NCCL, and their JSON (source: src/util.cu, 2.0 to 2.19).
+
+Tables may be of any version, with or without their head. The JSON of -J FILE has the ranks' devices, arguments and environment. With
+-I 1 it has the time of each iteration, the slowest process's and each process's: these become samples.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,6 @@ from collbench.results.row import Row
 from collbench.results.store import parse_object
 from collbench.units import plural
 from collbench.untrusted import dict_of, list_of
-
-# The text: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
@@ -234,10 +236,6 @@ def _root(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 9 else None
 
 
-# The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
-#
-# A file's name decides only between operations with the same columns, and only if no program is named.
-
 PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
     "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather", "scatter": "scatter", "sendrecv": "sendrecv",
@@ -291,7 +289,7 @@ def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, 
         raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     if len(possible) == 1:
         return NamedOperation(operation_named(possible[0]), None, "its columns")
-    # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
+    # The file's name decides only here. The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
     file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
     hint = max((name for name in PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
@@ -392,8 +390,6 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
     unchecked = filled == {False}
     return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
 
-
-# Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
 
 _MOST_WRONG = 2**62
 _BLOCKED = {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
@@ -629,10 +625,6 @@ def _doubts(head: Head, lines: Sequence[TableLine], operation: Operation, decide
     if mismatch:
         yield mismatch
 
-
-# The JSON that nccl-tests writes with -J FILE: version 3 (src/util.cu), with the ranks' devices, arguments and environment.
-#
-# With -I 1 it holds the time of each iteration, the slowest process's and each process's: these become samples.
 
 _NEWEST = 3
 _AVERAGES = {"0": "of rank 0", "1": "averaged over the ranks", "2": "the least of the ranks", "3": "the most of the ranks"}

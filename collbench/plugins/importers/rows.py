@@ -27,8 +27,6 @@ from collbench.plugins.importers.notes import Missing, MissingItem, RankMismatch
 from collbench.results.row import IMPORTED, Row, Times, stored_operation
 from collbench.stats.median import drift, median, modes, quantiles
 
-# Ceilings for rows of other tools: --ceiling, or the rates of the machines that the user names.
-
 RowCeilings = tuple[Ceiling | None, Ceiling | None]
 JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError if the machines do not fit
 
@@ -263,8 +261,6 @@ def _group(name: str, ranks: int) -> str:
     case = Case(name, "", DTYPES["uint8"], 0)
     return group_name(operation, case, groups_of(operation, case, max(ranks, 2)))
 
-
-# Common parts of readers of tables: numbers in text, rows without figures, and values that most tools do not print.
 
 _LONGEST_DIGITS = 18
 _MOST_COUNT = 2**62
@@ -507,8 +503,6 @@ def _factor(line: PrintedRates) -> tuple[float, float]:
 def _ranks(factor: float, limit: int) -> float:
     return limit / (limit - factor)
 
-
-# The time, interval and arrays of a row from single times, which nccl-tests' JSON, NCCL Inspector and all_reduce_bench print.
 
 _WORST = 16
 _FEWEST = 6  # with fewer samples a median has no interval

@@ -44,10 +44,8 @@ from collbench.reason import as_json
 from collbench.results.folder import FinishedRun, write_all
 from collbench.results.row import SERIES, Row
 
-# Tools with output that is recognized but cannot be imported: errors name them.
-
+# Tools with output that is recognized but cannot be imported: (name, words of which a line has one, form of the line).
 _UNSUPPORTED = (
-    # (name, words of which a line has one, form of the line)
     ("p2pBandwidthLatencyTest (CUDA samples)", ("GPU Bandwidth Latency Test", "Bidirectional P2P="),
      r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth"),
     ("bandwidthTest (CUDA samples)", ("[CUDA Bandwidth Test]",), r"\[CUDA Bandwidth Test\] - Starting"),
@@ -121,9 +119,7 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer[Any]:
     raise UsageError(f"unknown format: use --as FORMAT ({names})")
 
 
-# Files with the output of several tools, such as logs of acceptance tests: each reader gets the lines of its tool.
-
-# The exceptions. Their files have nothing else, or the log around their lines repeats them.
+# Readers that do not share a file with others: their files have nothing else, or the log around their lines repeats them.
 _ALONE = (POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, RCCL_TESTS_FILE)
 _TOGETHER = tuple(reader for reader in READERS if reader not in _ALONE)
 _FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")

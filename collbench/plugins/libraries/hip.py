@@ -143,9 +143,6 @@ def _number(name: str, *words: Any) -> int:
     return number.value
 
 
-# Which GPUs this process has.
-
-
 def hip_obstacle(env: Mapping[str, str]) -> Obstacle | None:
     """Return why no AMD GPU can be used in this process, or None if one can. Never raises."""
     try:
@@ -215,9 +212,6 @@ def architecture(bus_id: str, root: Path = Path("/sys/class/kfd/kfd/topology/nod
             if target and facts.get("domain") == domain and facts.get("location_id") == location:
                 return f"gfx{target // 10_000}{target // 100 % 100:x}{target % 100:x}"
     return ""
-
-
-# One GPU. Streams, events and graphs are destroyed with their objects.
 
 
 class HipStream(Stream):

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# The binding: functions of horovod.torch on tensors over collbench's buffers. Each call has the same name at all ranks.
-
 NEW = frozenset({"allgather", "allgatherv", "alltoall", "alltoallv", "reducescatter"})  # operations that return a new tensor
 _REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
 _SCATTERED = ("sum", "avg")  # GlooReducescatter ignores the op and adds (gloo_operations.cc, 0.28.1)
@@ -104,8 +102,6 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) 
     has = hasattr(hvd.mpi_ops.mpi_lib, f"horovod_torch_{operation.name.removesuffix('v')}_async_{tensor}")
     return None if has else DtypeUnsupported("horovod", case.dtype.name, "send", operation.name)
 
-
-# The start of Horovod: the installed version, the environment of its ranks, and the rendezvous server of its Gloo.
 
 _KNOWN = "0.28."
 _GET = "tools/horovod .venv-horovod builds it with Gloo, into an environment of its own"

@@ -81,8 +81,6 @@ class JaxBuffers(Buffers):
         return self._jax.make_array_from_single_device_arrays(shape, self._sharding, [part])
 
 
-# Whether jax is usable here, and how its ranks connect. Only `load_jax` imports jax.
-
 _INSTALL = "pip install 'collbench[jax]'"
 _OLDEST = (0, 7)  # jax.shard_map with check_vma needs it
 _NEXT = (1,)  # does not exist yet
@@ -117,8 +115,6 @@ def load_jax() -> Any:
             f"pip install --force-reinstall jax jaxlib, in an environment of its own if something else is in its way"
         ) from error
 
-
-# Connection of the ranks: a coordinator at rank 0, an XLA client on each rank, and Gloo connections per group.
 
 _CONFIG = {
     "jax_platforms": "cpu",
@@ -173,10 +169,6 @@ def connect(jax: Any, mesh: Any) -> None:
         ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
         jax.jit(lambda array: array.sum())(ones).block_until_ready()
 
-
-# The operations in jax: one function over the mesh of a group's ranks, compiled before it is timed.
-#
-# The functions are those of jax.lax: psum, pmax, pmin, pmean, all_gather, psum_scatter, all_to_all, ppermute. Each creates a new array.
 
 REDUCTIONS = {"sum": "psum", "max": "pmax", "min": "pmin", "avg": "pmean"}
 _COLLECTIVE = re.compile(r"= \(?([a-z0-9]+)\[[^=]*? (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# The binding and the steps: one raw collective operation each, with a copy of its result to the receive memory.
-
 HINT = "ring"
 # (merge_op, final_op)
 REDOPS = {"sum": ("Add", "Id"), "prod": ("Mul", "Id"), "min": ("Min", "Id"), "max": ("Max", "Id"), "avg": ("Add", "Div")}
@@ -181,11 +179,6 @@ def _filtered() -> Iterator[None]:
         grep.wait()
 
 
-# TensorFlow's own parameter servers: a tf.distribute.Server per rank, variables on the servers' devices, a session per worker.
-#
-# A worker's step is one run of its graph. It adds its gradients to every server's variables (assign_add). It waits for all workers by
-# tokens in queues on the first server, as SyncReplicasOptimizer does. Then it fetches the variables to its own device (identity).
-
 _trainings = count(1)
 
 
@@ -203,7 +196,12 @@ class ServerLayout(msgspec.Struct, frozen=True):
 
 
 class ParameterServers:
-    """This rank's part in a parameter-server training. All ranks create it together. Raises RunFailed with TensorFlow's error."""
+    """This rank's part in a parameter-server training. All ranks create it together. Raises RunFailed with TensorFlow's error.
+
+    Each rank has a tf.distribute.Server, variables are on the servers' devices, and a worker's step is one run of its graph. It adds its
+    gradients to every server's variables (assign_add). It waits for all workers by tokens in queues on the first server, as
+    SyncReplicasOptimizer does. Then it fetches the variables to its own device (identity).
+    """
 
     def __init__(self, tf: Any, world: World, layout: ServerLayout, gradients: Sequence[NDArray[Any]]) -> None:
         """Create the servers and variables. gradients: at workers by server one array of all its elements; () at servers."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# The binding of torchcomms' steps: methods of a TorchComm on tensors over collbench's buffers. Ranks are those within the TorchComm.
-
 _REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in torchcomms
 
 

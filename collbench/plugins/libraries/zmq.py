@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# How two ranks connect PAIR sockets: over an authenticated connection they exchange the address and a secret key.
-
 LEAST = (4, 1)  # ZMQ_HANDSHAKE_IVL, which drops silent peers, is new in 4.1 (its zmq_setsockopt(3))
 MAJOR = 4
 _PLACE = struct.Struct("!H16s")  # port, key

@@ -282,9 +282,6 @@ def _dashboards(arguments: argparse.Namespace, argv: list[str]) -> int:
     return FINE
 
 
-# --store of history, baseline add, gate and report.
-
-
 def add_run_options(parser: Parser) -> None:
     """Add `--store` and the options that select runs in it."""
     group = parser.add_argument_group("runs of a store")

@@ -89,9 +89,6 @@ def _with_medians(where: str) -> str:
     )
 
 
-# Panels.
-
-
 def _stat(title: str, summary: str, series: Series, postgresql: str, **look: Any) -> Panel:
     """Return a panel of one value; look: further fields of `Panel`."""
     return Panel(title, "stat", summary, (series,), postgresql, width=6, height=4, **look)

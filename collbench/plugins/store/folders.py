@@ -89,9 +89,6 @@ def fingerprint_of(path: Path) -> str | None:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-# Values as databases take them: texts from files may contain anything.
-
-
 def clean(text: str) -> str:
     """Return text without zero bytes and halves of characters, which databases reject."""
     return text.replace("\0", "?").encode("utf-8", "replace").decode()

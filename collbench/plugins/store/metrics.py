@@ -184,9 +184,6 @@ def _labels(**values: str | None) -> dict[str, str]:
     return {name: short(value, _LONGEST) for name, value in values.items() if value is not None}
 
 
-# The endpoint.
-
-
 class MetricsServer(ReadOnlyServer):
     """Answers scrapes at /metrics with a fresh reading of the store. Raises UsageError if the store cannot be read, or the port is used."""
 

@@ -268,9 +268,6 @@ VERDICT_GROUPS = _table(
 TABLES = tuple(_TABLES.tables.values())
 
 
-# Views: joined tables for queries by hand and for dashboards.
-
-
 class _Started(ColumnElement[Any]):
     """When a run began, as a moment of the database."""
 

@@ -166,9 +166,6 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
     write_whole(file, json.dumps(value, indent=1) + "\n", "--asv")
 
 
-# TensorBoard: a scalar series for each figure of a case, over the runs.
-
-
 def write_tensorboard(tables: Sequence[Launches], folder: Path) -> int:
     """Add an event file to TensorBoard's folder, and return the number of scalars.
 

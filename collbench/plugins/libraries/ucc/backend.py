@@ -35,8 +35,6 @@ from collbench.reason import Fact
 if TYPE_CHECKING:
     from collbench.control.world import World
 
-# The binding: one request per buffer slot, with its arguments.
-
 Even = tuple[Address, int]  # a buffer and its number of elements
 Uneven = tuple[Address, Sequence[int]]  # a buffer and the elements of each rank's part
 

@@ -22,8 +22,6 @@ import msgspec
 
 from collbench.units import parse_size
 
-# What the log says: typed values from its lines. A line that looks otherwise is skipped.
-
 _HEAD = re.compile(r"COLL_SCORE_MAP \(team_id (\d{1,6}), size (\d{1,9})\)")
 _COLLECTIVE = re.compile(r"\sINFO\s+(\w{1,32}):\s*$")
 _HOST = re.compile(r"\sINFO\s+Host: (\{.{1,4000})$")
@@ -118,8 +116,6 @@ def _bytes_of(collective: str, text: str, ranks: int) -> int | None:
     is_one_part = collective == "gather" and "dst" not in parts  # at a rank other than the root
     return count * element_bytes * (ranks if is_one_part else 1)
 
-
-# The log itself.
 
 _USER_VARIABLES: Final = ("UCC_LOG_FILE", "UCC_LOG_LEVEL", "UCC_COLL_TRACE")  # if the user sets one, the log is the user's
 # UCC_LOG_LEVEL_*

@@ -62,8 +62,7 @@ TEAM_RANGE = 1 << 4
 TEAM_MAP = 1 << 10
 
 
-# Structures that collbench fills. Those that it passes as a whole have the header's size.
-
+# Structures that collbench passes as a whole have the header's size.
 AllgatherFunction = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, POINTER(c_void_p))
 RequestFunction = CFUNCTYPE(c_int, c_void_p)
 
