@@ -177,7 +177,7 @@ def _kind(block: ImbBlock, name: str, meaning: Meaning, nodes: int | None) -> Ro
         nodes, statistic, redop=redop if reducing else None,
         root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
-        buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
+        buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_group_fields(block, meaning),
         window=window,
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def _switched(option: str, facts: Mapping[str, str]) -> bool:
     return (option == "root_shift") == (number is not None and number[0] < _TURNED_ROUND)
 
 
-def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
+def _group_fields(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
     if meaning.aggregate:

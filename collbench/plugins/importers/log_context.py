@@ -256,7 +256,6 @@ def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _program_index(words: Sequence[str]) -> int | None:
-    """Return the index of the benchmark among these words, or None."""
     return next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.rsplit("/", 1)[-1])), None)
 
 

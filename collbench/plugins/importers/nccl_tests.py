@@ -681,7 +681,7 @@ def _samples(number: int, result: Mapping[str, Any], head: Head) -> Iterator[tup
 
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
-    """Return seconds per call; [] if one of them is not a valid time."""
+    """Return seconds per call; [] if a time is not valid."""
     micros = list_of(value, object)[skipped:]
     times = [number / 1e6 / calls for number in micros if isinstance(number, int | float) and not isinstance(number, bool)]
     return times if len(times) == len(micros) and all(is_time(time) for time in times) else []

@@ -161,7 +161,7 @@ def _runs(test: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterat
     rows = test.rows(kind, wrong=0 if validated else None, ways=2 if both_ways else 1)
     doubts = test.doubts()
     unit = next((column.unit for _, column in test.columns if column.field == "rate"), 1)
-    inconsistent = [figures.line for figures in test.figures() if not _is_consistent(figures, unit)]
+    inconsistent = [figures.line for figures in test.figures() if not _fits_message_rate(figures, unit)]
     if inconsistent:
         doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
     program = f"ib_{_PROGRAMS[verb]}_{'lat' if is_latency else 'bw'}"
@@ -171,8 +171,7 @@ def _runs(test: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterat
     yield ImportedTable("perftest", None, program, statistic, rows, facts=facts, missing=unknown, doubts=doubts)
 
 
-def _is_consistent(figures: Figures, unit: float) -> bool:
-    """Return whether the rate, if it is printed, fits the message rate."""
+def _fits_message_rate(figures: Figures, unit: float) -> bool:
     size, rate, messages = (figures.values.get(name) for name in ("size", "rate", "messages"))
     return not (size and rate and messages) or _agree(rate / unit, messages, size / unit)
 

@@ -268,7 +268,6 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return None
 
     def _learn(self, table: TextTable, line: str) -> None:
-        """Read a line of the table that is not one of figures."""
         if self.ends and self.ends.search(line):
             table.is_complete = True
         if not table.is_begun:

@@ -73,7 +73,6 @@ def _alltoallv(x: TorchCommsBinding) -> Iterator[Call]:
 
 
 def _parts(x: TorchCommsBinding, buffer: Any) -> list[Any]:
-    """Return the parts of all ranks at the root; [] at other ranks."""
     return list(buffer.chunk(x.n)) if x.rank == x.root else []
 
 

@@ -152,7 +152,6 @@ class _Loader:
         self.contents: dict[Table, dict[int, Any]] = {table: {} for table in _CONTENTS}
 
     def read_documents(self, heads: Iterable[Record]) -> None:
-        """Read the documents of these runs."""
         numbers: set[int] = set()
         for head in heads:
             if head.info:
@@ -161,7 +160,6 @@ class _Loader:
             self.documents[number] = parse_json(zlib.decompress(content))
 
     def run(self, head: Record) -> StoredRun:
-        """Return a run."""
         small, large = parse_json(head.info) if head.info else ({}, {})
         facts: dict[tuple[str, tuple[str, ...]], str] = {}
         for kind, number in (parse_json(head.facts) if head.facts else {}).items():
@@ -171,7 +169,6 @@ class _Loader:
         return StoredRun(Path(head.path), info, self.rows(head.run_id), [], [], facts)
 
     def rows(self, number: int) -> list[Row]:
-        """Return the rows of a run."""
         results = [record._asdict() for record in self.database.rows(_RESULTS, {"run": number})]
         self._read_contents(CASES, (result["case_id"] for result in results))
         self._read_contents(REMARKS, (result["remark_id"] for result in results))
