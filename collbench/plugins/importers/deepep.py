@@ -88,8 +88,8 @@ def _kernels(lines: Sequence[str]) -> Iterable[_DeepEpKernel]:
             if ranks:
                 printed_ranks[key] = ranks
     if not groups:
-        why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
-        raise UsageError(f"{why}: use the output of a newer version of the tests")
+        problem = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
+        raise UsageError(f"{problem}: use the output of a newer version of the tests")
     by_kernel: dict[str, _DeepEpKernel] = {}
     ranks_of_job = next((printed_ranks[key] for key in groups if key in printed_ranks), None)
     printing_ranks = {figure.rank for figures in groups.values() for figure in figures if figure.rank is not None}

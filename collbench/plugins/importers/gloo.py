@@ -47,14 +47,14 @@ class _GlooMeaning(msgspec.Struct, frozen=True):
     """A benchmark in collbench's terms.
 
     like    collbench's operation with the same bus factor, or None
-    held    from n ranks to a factor: the size by collbench's definition in units of the printed elements
+    factor  from n ranks to a factor: the size by collbench's definition in units of the printed elements
     width   bytes per element, if sizes are printed with another width
     calls   messages one after the other in an iteration
     """
 
     operation: str
     like: str | None
-    held: Callable[[int], int] = lambda n: 1
+    factor: Callable[[int], int] = lambda n: 1
     width: int | None = None
     calls: int = 1
     traffic: str | None = None
@@ -133,7 +133,7 @@ def _row(table: TextTable, meaning: _GlooMeaning, kind: RowKind, figures: Figure
     printed_size = figures.size if "size" in figures.words else (elements or 0) * _FLOAT_BYTES
     size = None
     if elements is not None and printed_size is not None:
-        size = (elements * meaning.width if meaning.width else printed_size) * meaning.held(kind.ranks)
+        size = (elements * meaning.width if meaning.width else printed_size) * meaning.factor(kind.ranks)
     if elements is None or size is None or (size and not is_size(size)):
         table.unreadable.append(figures.line)
         return None

@@ -479,9 +479,10 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     bodies = [body for line in lines for body in line.placed if body]
     if head.old is None and any(_OLD_ERROR.fullmatch(body.wrong) for body in bodies):
         head = replace(head, old=True)  # without a header, the fourth column shows that it is the largest error: "2e-01", "0e+00"
-    named = operation_of(head, lines, user_input, context)
-    ranks = ranks_of(head, lines, named.operation, user_input, context)
-    rows, arrays = _rows(replace(block, head=head), lines, named.operation, ranks)
+    named_operation = operation_of(head, lines, user_input, context)
+    operation = named_operation.operation
+    ranks = ranks_of(head, lines, operation, user_input, context)
+    rows, arrays = _rows(replace(block, head=head), lines, operation, ranks)
     if not rows:
         return None
     host_of = {device.rank: short(device.host) for device in head.devices}
@@ -499,11 +500,11 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     environment = {**context.environment, **head.environment}
     if environment:
         facts["environment"] = environment
-    program = named.program or named.operation.name
+    program = named_operation.program or operation.name
     return ImportedTable(
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]), rows[0].evidence["statistic"], rows,
-        hosts or with_hosts(context, ranks.extent.ranks), facts, list(_missing(head, named, ranks, bodies, arrays)),
-        list(_doubts(head, lines, named.operation, ranks)), (*named.contradicted, *ranks.extent.contradicted), arrays,
+        hosts or with_hosts(context, ranks.extent.ranks), facts, list(_missing(head, named_operation, ranks, bodies, arrays)),
+        list(_doubts(head, lines, operation, ranks)), (*named_operation.contradicted, *ranks.extent.contradicted), arrays,
     )  # fmt: skip
 
 
@@ -589,10 +590,10 @@ def _wrong(head: Head, text: str) -> int | None:
 
 
 def _missing(
-    head: Head, named: NamedOperation, ranks: DecidedRanks, bodies: Sequence[Body], arrays: Mapping[int, Arrays]
+    head: Head, operation: NamedOperation, ranks: DecidedRanks, bodies: Sequence[Body], arrays: Mapping[int, Arrays]
 ) -> Iterator[Missing]:
-    if named.source:
-        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source}")
+    if operation.source:
+        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {operation.source}")
     if ranks.extent.nodes is None:
         yield NotInOutput(MissingItem.NODES)
     if ranks.source != "the list of devices":

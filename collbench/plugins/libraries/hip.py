@@ -123,23 +123,23 @@ def hip_error(code: int) -> str:
     return f"HIP error {code}"
 
 
-def _call(name: str, *words: Any) -> None:
+def _call(name: str, *arguments: Any) -> None:
     """Call a function on the current GPU of the thread. Integers above 32 bits must be wrapped. Raises HipError."""
-    status = getattr(_runtime(), name)(*words)
+    status = getattr(_runtime(), name)(*arguments)
     if status:
         raise HipError(name, status)
 
 
-def _created(name: str, *words: Any) -> int:
+def _created(name: str, *arguments: Any) -> int:
     """Return the handle or address that a function writes to its first argument."""
     handle = ctypes.c_void_p()
-    _call(name, ctypes.byref(handle), *words)
+    _call(name, ctypes.byref(handle), *arguments)
     return handle.value or 0
 
 
-def _number(name: str, *words: Any) -> int:
+def _number(name: str, *arguments: Any) -> int:
     number = ctypes.c_int()
-    _call(name, ctypes.byref(number), *words)
+    _call(name, ctypes.byref(number), *arguments)
     return number.value
 
 

@@ -51,13 +51,13 @@ class HorovodBinding(TorchBinding):
         case = self.case
         self._hvd = hvd
         self.redop = getattr(hvd, _REDOPS[case.redop]) if case.redop else None
-        words = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
+        parts = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
         # Horovod matches the calls of the ranks by this name. All slots have the same one, since the first call of a name is slower.
-        self.name = "collbench." + ".".join(map(str, words))
+        self.name = "collbench." + ".".join(map(str, parts))
 
-    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+    def call(self, name: str, /, *arguments: Any, **options: Any) -> PythonCall:
         """Return a call of a function of horovod.torch on the group."""
-        return PythonCall(name, partial(getattr(self._hvd, name), *words, process_set=self.comm, **named))
+        return PythonCall(name, partial(getattr(self._hvd, name), *arguments, process_set=self.comm, **options))
 
     def copied(self, call: Call) -> PythonCall:
         """Return a call that also copies its new result tensor to the receive buffer."""

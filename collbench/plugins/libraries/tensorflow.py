@@ -78,8 +78,8 @@ class TensorFlowBinding:
         self.send = self._tensor_over(buffers.send(0, slot).view(numpy_type))
         self.redop = REDOPS[case.redop] if case.redop else ("", "")
         # The number of a collective is the same at all ranks and different for each shape: TensorFlow rejects mixed shapes.
-        words = (operation.name, case.dtype.name, case.redop, case.root, self.count)
-        self._instance = zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
+        shape = (operation.name, case.dtype.name, case.redop, case.root, self.count)
+        self._instance = zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF
 
     def _tensor_over(self, memory: Any) -> Any:
         """Return a tensor that shares its memory with the array, or None for an empty one. Raises RunFailed for unaligned memory."""
@@ -90,17 +90,17 @@ class TensorFlowBinding:
         tensor = self.tf.experimental.dlpack.from_dlpack(memory.__dlpack__())
         return self.tf.bitcast(tensor, self.tf.bfloat16) if self._reduced == "bfloat16" else tensor
 
-    def call(self, name: str, **words: Any) -> Call:
+    def call(self, name: str, **arguments: Any) -> Call:
         """Return a call of a raw operation over the group, which copies its result to the receive memory."""
         operation: Callable[..., Any] = getattr(self.tf.raw_ops, name)
-        words |= {"group_size": self.n, "group_key": self._handle.key, "instance_key": self._instance, "communication_hint": HINT}
+        arguments |= {"group_size": self.n, "group_key": self._handle.key, "instance_key": self._instance, "communication_hint": HINT}
         bitcast = (lambda tensor: self.tf.bitcast(tensor, self.tf.uint16)) if self._reduced == "bfloat16" else None
         recv = self.recv
         op_error = self.tf.errors.OpError
 
         def collective() -> None:
             try:
-                result = operation(**words)
+                result = operation(**arguments)
                 np.copyto(recv, np.asarray(memoryview(bitcast(result) if bitcast else result)).reshape(-1))
             except op_error as error:
                 raise type(error)(error.node_def, error.op, _one_line(error)) from None

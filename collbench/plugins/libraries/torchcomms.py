@@ -43,13 +43,13 @@ class TorchCommsBinding(TorchBinding):
         redop = self.case.redop
         self.redop = getattr(comms.ReduceOp, _REDOPS.get(redop, redop.upper())) if redop else None
 
-    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+    def call(self, name: str, /, *arguments: Any, **options: Any) -> PythonCall:
         """Return a call of a method of the TorchComm that returns when it is done."""
-        return PythonCall(name, partial(getattr(self.comm, name), *words, async_op=False, **named))
+        return PythonCall(name, partial(getattr(self.comm, name), *arguments, async_op=False, **options))
 
-    def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+    def post(self, name: str, /, *arguments: Any, **options: Any) -> PythonCall:
         """Return a call of a method that returns a TorchWork; `waitall` waits for it."""
-        function = partial(getattr(self.comm, name), *words, async_op=True, **named)
+        function = partial(getattr(self.comm, name), *arguments, async_op=True, **options)
         works = self._works
         return PythonCall(name, lambda: works.append(function()))
 

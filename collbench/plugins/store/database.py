@@ -273,12 +273,12 @@ def _refuse_password(url: str) -> str:
     try:
         parts = urlsplit(url)
         secret = parts.password is not None or any(name in _SECRETS for name, _ in parse_qsl(parts.query, keep_blank_values=True))
-        shown = printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+        shown_url = printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
     except ValueError as error:
         raise UsageError("the URL of the store is not valid: use postgresql://HOST/DATABASE") from error
     if secret:
-        raise UsageError(f"{shown}: a password in a URL is visible to all users of this host: use PGPASSFILE, ~/.pgpass or PGPASSWORD")
-    return shown
+        raise UsageError(f"{shown_url}: a password in a URL is visible to all users of this host: use PGPASSFILE, ~/.pgpass or PGPASSWORD")
+    return shown_url
 
 
 _READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole

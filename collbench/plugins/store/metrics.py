@@ -110,6 +110,7 @@ def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator
 
 
 _NODE_RUNS = RUNS.join(RUN_NODES, RUN_NODES.c.run_id == RUNS.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id)
+_NODE_RESULTS = _NODE_RUNS.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id)
 
 
 def _newest(query: Select[Any], by: Sequence[str], newest: str) -> Subquery:
@@ -123,7 +124,7 @@ def _newest(query: Select[Any], by: Sequence[str], newest: str) -> Subquery:
 
 def _rows(database: Database, since: float, most: int) -> Iterator[Sample]:
     columns = (NODES.c.name.label("node"), RESULTS.c.case_id, RESULTS.c.run_id, RESULTS.c.number, RUNS.c.started_s)
-    results = select(*columns).select_from(_NODE_RUNS.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id)).where(RUNS.c.started_s >= since)
+    results = select(*columns).select_from(_NODE_RESULTS).where(RUNS.c.started_s >= since)
     newest = _newest(results, ("case_id", "node"), "started_s").c
     number_of_rows = func.count().over().label("rows")
     query = select(newest.node, newest.run_id, newest.number, newest.started_s, number_of_rows)
@@ -156,11 +157,11 @@ def _conditions(database: Database, since: float) -> Iterator[Sample]:
     """Yield the metrics of the newest case of each node and of each GPU."""
     place = (RESULTS.c.run_id, RESULTS.c.number, RESULTS.c.ended_s)
     values = [RESULTS.c[value].label(name) for name, value in VALUES_OF_CASES.items()]
-    of_nodes = select(NODES.c.name.label("node"), *place, *values).select_from(_NODE_RUNS.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id))
-    of_nodes = of_nodes.where(RUNS.c.started_s >= since, RESULTS.c.ended_s.is_not(None))
+    node_cases = select(NODES.c.name.label("node"), *place, *values).select_from(_NODE_RESULTS)
+    node_cases = node_cases.where(RUNS.c.started_s >= since, RESULTS.c.ended_s.is_not(None))
     values = [literal_column(value).label(name) for name, value in VALUES_OF_GPUS.items()]
-    of_gpus = select(_GPU.node, _GPU.gpu, _GPU.run_id, _GPU.number, _GPU.ended_s, *values).where(_GPU.started_s >= since)
-    for query, labels, names in ((of_nodes, ("node",), VALUES_OF_CASES), (of_gpus, ("node", "gpu"), VALUES_OF_GPUS)):
+    gpu_cases = select(_GPU.node, _GPU.gpu, _GPU.run_id, _GPU.number, _GPU.ended_s, *values).where(_GPU.started_s >= since)
+    for query, labels, names in ((node_cases, ("node",), VALUES_OF_CASES), (gpu_cases, ("node", "gpu"), VALUES_OF_GPUS)):
         newest = _newest(query, labels, "ended_s").c
         for record in database.rows(select(*(newest[name] for name in (*labels, *names))).limit(_MOST_GPUS)):
             labels_of_record = _labels(**{label: getattr(record, label) for label in labels})

@@ -97,8 +97,8 @@ def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[
     benchmarks = _existing(folder / "benchmarks.json")
     for table in tables:
         facts = _machine(table)
-        place = folder / facts["machine"]
-        file = place / f"{commit.hash[:8]}-{_ENVIRONMENT}.json"
+        machine_folder = folder / facts["machine"]
+        file = machine_folder / f"{commit.hash[:8]}-{_ENVIRONMENT}.json"
         content = _existing(file) or {
             "commit_hash": commit.hash, "env_name": _ENVIRONMENT, "date": 1000 * commit.date_s, "params": facts, "python": "",
             "requirements": {}, "env_vars": {}, "result_columns": list(_COLUMNS), "results": {}, "durations": {},
@@ -116,7 +116,7 @@ def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[
             benchmarks[name] = _benchmark(name, rows[0], sizes, benchmarks.get(name))
             times = [row.time_s.p50 for row in rows if row.time_s]
             content["results"][name] = [times, [sizes], benchmarks[name]["version"], started_ms]
-        _write_json(place / "machine.json", {**facts, "version": _API["machine.json"]})
+        _write_json(machine_folder / "machine.json", {**facts, "version": _API["machine.json"]})
         _write_json(file, content)
         written.append(file)
     _write_json(folder / "benchmarks.json", {**benchmarks, "version": _API["benchmarks.json"]})

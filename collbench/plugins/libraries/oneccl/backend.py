@@ -109,8 +109,8 @@ class OneCclBinding(NativeBinding, MessageSteps):
         self._posted.append(request)
         return self._native("start", name, request)
 
-    def _native(self, kind: str, name: str, *words: int) -> NativeCall:
-        return NativeCall(f"ccl::{name}", self._oneccl.pointer(kind), words)
+    def _native(self, kind: str, name: str, *arguments: int) -> NativeCall:
+        return NativeCall(f"ccl::{name}", self._oneccl.pointer(kind), arguments)
 
     def request(
         self, name: str, *, send: Address | None = None, recv: Address | None = None, count: int = 0, peer: int = 0,

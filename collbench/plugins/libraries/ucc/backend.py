@@ -70,8 +70,8 @@ class UccBinding(NativeBinding):
         """Return the call that waits for the started request and frees it."""
         return self._native("finish", "request", self.request)
 
-    def _native(self, kind: str, name: str, *words: int) -> NativeCall:
-        return NativeCall(f"ucc {name}", address(f"collbench_request_{kind}"), (ctypes.addressof(self._functions), *words))
+    def _native(self, kind: str, name: str, *arguments: int) -> NativeCall:
+        return NativeCall(f"ucc {name}", address(f"collbench_request_{kind}"), (ctypes.addressof(self._functions), *arguments))
 
     def _arguments(self, name: str, src: Even | Uneven | None, dst: Even | Uneven | None, flags: int = 0) -> int:
         """Return the address of a ucc_coll_args_t, which lives as long as the program."""
@@ -270,8 +270,8 @@ class UccBackend(HostBackend):
         """Return a program with UCC's barrier on the group, as ucc_perftest uses it. Its ranks poll: one that sleeps would be late."""
         arguments = ucc.CollectiveArguments(coll_type=ucc.COLLECTIVES[_BARRIER])
         request = ctypes.c_void_p()
-        words = (ctypes.addressof(self._functions), ctypes.addressof(arguments), ctypes.addressof(request), group.handle)
-        call = NativeCall(f"ucc {_BARRIER}", address("collbench_request_call"), words)
+        addresses = (ctypes.addressof(self._functions), ctypes.addressof(arguments), ctypes.addressof(request))
+        call = NativeCall(f"ucc {_BARRIER}", address("collbench_request_call"), (*addresses, group.handle))
         return Program(((call,),), keep=(arguments, request), explain=self.explain)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> UccBinding:
