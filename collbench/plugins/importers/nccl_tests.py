@@ -512,7 +512,6 @@ def _rows(
     block: NcclTestsBlock, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks
 ) -> tuple[list[Row], dict[int, Arrays]]:
     head = block.head
-    ranks = decided.extent.ranks
     rows: list[Row] = []
     arrays: dict[int, Arrays] = {}
     kinds: dict[Any, RowKind] = {}
@@ -524,8 +523,9 @@ def _rows(
             key = (line.dtype, line.redop, line.root, in_place)
             kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, decided, operation, bool(in_place)))
             wrong = _wrong(head, body.wrong)
+            size = _size(line, operation, decided.extent.ranks)
             row = kind.row(
-                _size(line, operation, ranks), micros / 1e6, line=line.number, count=line.elements, spread=_spread(head, body),
+                size, micros / 1e6, line=line.number, count=line.elements, spread=_spread(head, body),
                 checked=0 if wrong is None else max(1, head.numbers.get("validation", 1)), wrong=wrong,
             )  # fmt: skip
             samples = block.samples.get((line.number, bool(in_place)))
@@ -608,11 +608,10 @@ def _missing(
 
 def _doubts(head: Head, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks) -> Iterator[ImportDoubt]:
     ranks = decided.extent.ranks
-    counts = decided.counts
     if decided.doubtful and decided.factor is not None:
         yield rank_mismatch("busbw / algbw", decided.factor, ranks, operation.name)
-    if counts is not None and counts != ranks:
-        yield rank_mismatch("size / count", RankRange(counts, counts), ranks, operation.name)
+    if decided.counts is not None and decided.counts != ranks:
+        yield rank_mismatch("size / count", RankRange(decided.counts, decided.counts), ranks, operation.name)
     if ranks == 1 and not decided.doubtful:
         yield SingleRankTable()
     groups = {device.group for device in head.devices}

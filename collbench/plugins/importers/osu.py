@@ -205,9 +205,8 @@ def _row(kind: RowKind, test: Test, figures: Figures, printed_size: int, pairs: 
     if printed_size and not is_size(size):
         return kind.without_figures(0, 0, figures.line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
     time_s = figures.time_s
-    printed_time = figures.words.get("time", "no column")
+    printed_time = figures.words.get("megabytes" if test.measure == "bandwidth" else "time", "no column")
     if test.measure == "bandwidth":
-        printed_time = figures.words.get("megabytes", "no column")
         messages = messages_per_s(size, printed_time, figures.words.get("messages", ""))
         time_s = test.ways * pairs / messages if messages else None
     if time_s is None or not is_time(time_s):
