@@ -32,6 +32,7 @@ from collbench.operations.operation import Operation, Reason, Steps, in_place_on
 from collbench.operations.program import Call, Program, PythonCall
 from collbench.operations.traffic import elements
 from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, RedopUnsupported
+from collbench.plugins.libraries.common import reorders_ranks, user_settings
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -92,7 +93,7 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) 
     redops = _SCATTERED if operation.name == "reducescatter" else _REDOPS
     if case.redop and case.redop not in redops:
         return RedopUnsupported("horovod over Gloo", case.redop, operation.name, tuple(redops))
-    if operation.name in NEW and case.split and any(sorted(group) != list(group) for group in case.split.groups(n)):
+    if operation.name in NEW and reorders_ranks(case, n):
         return GroupOrderUnsupported("horovod", operation.name)
     if operation.is_barrier:
         return None
@@ -154,7 +155,7 @@ def _import() -> Any:
     return hvd
 
 
-def of_user(env: Mapping[str, str]) -> dict[str, str]:
+def horovod_settings(env: Mapping[str, str]) -> dict[str, str]:
     """Return Horovod's settings by the user, by lower-case name. Raises UsageError for an invalid cycle time."""
     cycle = env.get("HOROVOD_CYCLE_TIME", "1")
     try:
@@ -163,7 +164,7 @@ def of_user(env: Mapping[str, str]) -> dict[str, str]:
         is_valid = False
     if not is_valid:
         raise UsageError(f"HOROVOD_CYCLE_TIME is '{cycle}', and Horovod would take that for 0: give it milliseconds, as in 0.1")
-    return {name.lower(): value for name, value in sorted(env.items()) if name.startswith("HOROVOD_")}
+    return user_settings("HOROVOD_", env=env)
 
 
 def rendezvous_environment(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
@@ -228,7 +229,7 @@ class HorovodBackend(HostBackend):
 
         Raises UsageError for a Horovod that does not load, or was built without Gloo.
         """
-        self._user_settings = of_user(os.environ)
+        self._user_settings = horovod_settings(os.environ)
         self._torch = load_torch()
         self._hvd = load_horovod()
         self._world = world

@@ -20,7 +20,7 @@ from collbench.errors import RunFailed
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.unsupported import OperationUnsupported
-from collbench.plugins.libraries.settings import user_settings
+from collbench.plugins.libraries.common import user_settings
 
 if TYPE_CHECKING:
     from collbench.control.world import World

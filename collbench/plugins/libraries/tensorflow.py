@@ -34,6 +34,7 @@ from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
 from collbench.operations.program import Call, PythonCall
 from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported
+from collbench.plugins.libraries.common import reorders_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -417,7 +418,7 @@ class TensorFlowBackend(HostBackend):
 
     def _unsupported_group(self, operation: Operation, case: Case) -> Reason | None:
         """Return why these groups, or messages of this size, are not supported; else None."""
-        if operation.name in _ORDERED and case.split and any(sorted(group) != list(group) for group in case.split.groups(self.ranks)):
+        if operation.name in _ORDERED and reorders_ranks(case, self.ranks):
             return GroupOrderUnsupported("tensorflow", operation.name)
         parts = 1 if operation.name == "broadcast" else group_size(operation, case, self.ranks)  # of the largest message between two ranks
         if -(-case.size_bytes // parts) >= _LARGEST:

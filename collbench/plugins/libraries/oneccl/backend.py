@@ -27,6 +27,7 @@ from collbench.operations.operation import Operation, Reason, Steps, out_of_plac
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.traffic import elements, elements_by_rank
 from collbench.operations.unsupported import DtypeUnsupported, PersistentUnsupported, RedopUnsupported
+from collbench.plugins.libraries.common import user_settings
 from collbench.plugins.libraries.oneccl.library import (
     DATATYPES,
     OPERATIONS,
@@ -36,7 +37,6 @@ from collbench.plugins.libraries.oneccl.library import (
     OneCcl,
     check_usable,
 )
-from collbench.plugins.libraries.settings import user_settings
 from collbench.reason import Fact
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from collbench.operations.operation import Operation, Reason, Steps, in_place_on
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.traffic import elements, elements_by_rank
 from collbench.operations.unsupported import DtypeUnsupported, RedopUnsupported
-from collbench.plugins.libraries.settings import user_settings
+from collbench.plugins.libraries.common import user_settings
 from collbench.plugins.libraries.ucc import library as ucc
 from collbench.plugins.libraries.ucc.choice import ChoiceLog
 from collbench.plugins.libraries.ucc.library import check, check_layers, load_ucc
