@@ -192,9 +192,9 @@ def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
     try:
         library = _loaded(path)
     except OSError as error:
-        text = str(error)
-        is_found = "undefined symbol" in text
-        raise LibraryUnusable(DoesNotLoad("UCC", text, _UCX) if is_found else LibraryNotFound("UCC", text, _INSTALL)) from error
+        if "undefined symbol" in str(error):
+            raise LibraryUnusable(DoesNotLoad("UCC", str(error), _UCX)) from error
+        raise LibraryUnusable(LibraryNotFound("UCC", str(error), _INSTALL)) from error
     if not hasattr(library, "ucc_init_version") or not hasattr(library, "ucc_get_version_string"):
         raise LibraryUnusable(WrongBuild(CHOSEN, path, "is not UCC", _INSTALL))
     library.ucc_status_string.restype = library.ucc_get_version_string.restype = c_char_p
