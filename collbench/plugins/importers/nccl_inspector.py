@@ -80,17 +80,14 @@ def objects_in(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield (first line, text) of each object, on one line or on several."""
     parts: list[str] = []
     depth = 0
-    first_line = 0
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not parts and not text.startswith("{"):
             continue
-        if not parts:
-            first_line = number
         parts.append(text)
         depth += text.count("{") - text.count("}")
         if depth <= 0 or len(parts) > _LONGEST_OBJECT:
-            yield first_line, "".join(parts)
+            yield number - len(parts) + 1, "".join(parts)
             parts = []
             depth = 0
 

@@ -297,12 +297,11 @@ def selection(arguments: argparse.Namespace, names: Sequence[object]) -> RunSele
     return RunSelection(tuple(map(str, names)), tuple(arguments.node), tuple(arguments.label), arguments.since, arguments.until)
 
 
-def stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: bool = False) -> list[StoredRun]:
+def _stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: bool = False) -> list[StoredRun]:
     """Return the selected runs of `--store`, in the order in which they began. `newest`: without any selection only the newest launches.
 
     Raises UsageError if the store cannot be read, or has no such run.
     """
-    _check_library()
     from collbench.plugins.store.database import open_store
     from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
 
@@ -325,7 +324,7 @@ def selected_runs(arguments: argparse.Namespace, names: Sequence[object]) -> tup
     _check_library()
     from collbench.plugins.store.database import shown_name
 
-    return shown_name(arguments.store), stored_runs(arguments, names)
+    return shown_name(arguments.store), _stored_runs(arguments, names)
 
 
 def runs_for_report(arguments: argparse.Namespace) -> RunsInFolders | None:
@@ -335,6 +334,6 @@ def runs_for_report(arguments: argparse.Namespace) -> RunsInFolders | None:
     _check_library()
     from collbench.plugins.store.text import stored_for_report
 
-    runs = stored_runs(arguments, arguments.runs, newest=True)
+    runs = _stored_runs(arguments, arguments.runs, newest=True)
     arguments.runs = [run.path for run in runs]
     return stored_for_report(runs, with_samples=arguments.html is not None)
