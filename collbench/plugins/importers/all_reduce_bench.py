@@ -15,7 +15,7 @@ import numpy as np
 from collbench.operations.registry import operations
 from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, LogContext, extent_of, start_facts
-from collbench.plugins.importers.notes import MissingItem, lacks
+from collbench.plugins.importers.notes import ImportDoubt, MissingItem, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
     Samples,
@@ -68,8 +68,9 @@ def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterat
     proven = whole(facts.get("ranks", "")) or (factor.only if factor else None)
     fitting = context if factor is None or factor.holds(context.processes or 0) else LogContext()
     extent = extent_of(fitting, user_input, proven, f"the table at line {table.number}")
-    fits = factor is None or factor.holds(extent.ranks)
-    doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
+    doubts: list[ImportDoubt] = []
+    if factor is not None and not factor.holds(extent.ranks):
+        doubts.append(rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce"))
     numbers: dict[str, Any] = {name: int(facts[name]) for name in ("warmup", "iterations") if name in facts}
     statistic = "size / mean rate over the trials and ranks"
     kind = RowKind(
@@ -79,7 +80,8 @@ def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterat
     rows: list[Row] = []
     arrays: dict[int, Arrays] = {}
     for line, words in cases:
-        size, rate = _size(words["payload"]), parse_number(_rate(words.get("algbw", "")))
+        size = _size(words["payload"])
+        rate = parse_number(_rate(words.get("algbw", "")))
         row = kind.row_if_valid(size, size / rate / 1e9 if rate else None, line)
         if row is None:
             table.unreadable.append(line)
@@ -97,17 +99,21 @@ def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterat
     if "torch" in facts:
         stored |= {"torch": short(facts["torch"]), "library": ".".join(re.findall(r"\d+", facts["nccl"]))}
     missing = [] if arrays else lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)
-    missing += [] if extent.nodes else lacks(MissingItem.NODES)
+    if not extent.nodes:
+        missing += lacks(MissingItem.NODES)
     missing += lacks(MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     name = "all_reduce_bench"
-    yield ImportedTable(name, None, name, statistic, rows, (), stored, missing, [*doubts, *table.doubts()], extent.contradicted, arrays)
+    doubts += table.doubts()
+    yield ImportedTable(name, None, name, statistic, rows, (), stored, missing, doubts, extent.contradicted, arrays)
 
 
 def _size(text: str) -> int:
     """Return the bytes of "32KiB"; 0 for other text."""
     match = _SIZE.fullmatch(text)
     number = parse_number(match[1]) if match else None
-    return round(number * _UNITS.get(match[2], 0)) if match and number is not None else 0
+    if match is None or number is None:
+        return 0
+    return round(number * _UNITS.get(match[2], 0))
 
 
 def _rate(text: str) -> str:

@@ -28,8 +28,6 @@ FORMATS = (
     "all-reduce-bench, deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
 )
 _LISTED = 12  # folders that are listed; a log of nightly runs may have thousands
-
-
 _HELP = HelpEntry(
     group="Commands",
     follows="peak",
@@ -73,25 +71,20 @@ def _add_import_options(parser: Parser) -> None:
 
 def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Write the run folders, report their content, and return the exit code. Raises UsageError."""
-    from collbench.untrusted import uncollected
-
-    with uncollected():
-        return _import(arguments, argv)
-
-
-def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.plugins.importers.files import read_tables, user_input
     from collbench.plugins.importers.rows import with_ceilings
     from collbench.plugins.importers.store import store, together
+    from collbench.untrusted import uncollected
 
-    job_of, topology = _machines(arguments)
-    known = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
-    tables = read_tables(arguments.files, known, arguments.format, arguments.strict)
-    if job_of:
-        tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
-    runs = together(tables)
-    paths = store(runs, arguments.out, argv, arguments.allocation, topology)
-    _print_imported(paths, runs)
+    with uncollected():
+        job_of, topology = _machines(arguments)
+        additions = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
+        tables = read_tables(arguments.files, additions, arguments.format, arguments.strict)
+        if job_of:
+            tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
+        runs = together(tables)
+        paths = store(runs, arguments.out, argv, arguments.allocation, topology)
+        _print_imported(paths, runs)
     times = max(Counter(series for run in runs for series in run.series).values(), default=0)
     if times > 1 and not arguments.allocation:
         _print_error(f"the same cases come {times} times and are kept apart; --allocation NAME reads them as launches of one allocation")
@@ -118,14 +111,14 @@ def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
     from collbench.report.answer import verification_of
     from collbench.results.imported import import_notes
 
-    shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
-    if len(shown) > _LISTED:
-        shown = [(f"{paths[0]} … {paths[-1].name}", sum(number for _, number in shown))]
+    folders = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
+    if len(folders) > _LISTED:
+        folders = [(f"{paths[0]} … {paths[-1].name}", sum(rows for _, rows in folders))]
     verification = verification_of([row for run in runs for row in run.rows])
     if verification.wrong:
         print(verification.render())
-    for name, number in shown:
-        print(f"{name}: {number} row{'' if number == 1 else 's'}")
+    for name, rows in folders:
+        print(f"{name}: {rows} row{'' if rows == 1 else 's'}")
     for sentence in dict.fromkeys(sentence for run in runs for sentence in import_notes(run.info)):
         _print_error(sentence)
 

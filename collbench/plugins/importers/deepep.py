@@ -76,48 +76,51 @@ class _DeepEpKernel(msgspec.Struct):
 def _kernels(lines: Sequence[str]) -> Iterable[_DeepEpKernel]:
     """Return the kernels. Raises UsageError if no line has a rate and a time."""
     groups: dict[_DeepEpKey, list[_Figure]] = {}
-    printed: dict[_DeepEpKey, int] = {}
+    printed_ranks: dict[_DeepEpKey, int] = {}
     timeless = 0
-    for at, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         if not any(mark in line for mark in _MARKS):
             continue
-        found = list(_figures(at, line))
-        timeless += not found and _BEST.search(line) is not None
-        for key, figure, ranks in found:
+        figures_of_line = list(_figures(number, line))
+        timeless += not figures_of_line and _BEST.search(line) is not None
+        for key, figure, ranks in figures_of_line:
             groups.setdefault(key, []).append(figure)
             if ranks:
-                printed[key] = ranks
+                printed_ranks[key] = ranks
     if not groups:
-        why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
-        raise UsageError(f"{why}: use the output of a newer version of the tests")
+        problem = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
+        raise UsageError(f"{problem}: use the output of a newer version of the tests")
     by_kernel: dict[str, _DeepEpKernel] = {}
-    known = next((printed[key] for key in groups if key in printed), None)
-    seen = {figure.rank for figures in groups.values() for figure in figures if figure.rank is not None}
-    printing = len(seen) if len(seen) > 1 and seen == set(range(len(seen))) else None
+    ranks_of_job = next((printed_ranks[key] for key in groups if key in printed_ranks), None)
+    printing_ranks = {figure.rank for figures in groups.values() for figure in figures if figure.rank is not None}
+    n = len(printing_ranks)
+    printing = n if n > 1 and printing_ranks == set(range(n)) else None
     for key, figures in groups.items():
-        by_kernel.setdefault(key.algorithm, _DeepEpKernel(figures[0].line, known, printing, timeless)).groups[key] = figures
+        by_kernel.setdefault(key.algorithm, _DeepEpKernel(figures[0].line, ranks_of_job, printing, timeless)).groups[key] = figures
     return by_kernel.values()
 
 
-def _figures(at: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | None]]:
+def _figures(number: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | None]]:
     """Yield (key, figure, number of ranks) of each figure in a line, since several ranks may print into one line."""
     for operation, form in _FORMS.items():
-        for found in form.finditer(line):
-            values = {name: float(text) for name, text in found.groupdict().items() if name != "rank"}
+        for match in form.finditer(line):
+            values = {name: float(text) for name, text in match.groupdict().items() if name != "rank"}
             spread = Quantiles(**{name: values[name] / 1e6 for name in ("min", "max") if name in values})
             key = _DeepEpKey(operation, "low_latency", "uint8", None)
-            yield key, _Figure(at, int(found["rank"]), values["rate"] * 1e9, values["time"] / 1e6, spread), None
-    for found in _ELASTIC.finditer(line):
-        rank, ranks, size = int(found[1]), int(found[2]), int(found[5])
-        key = _DeepEpKey(f"ep_{'_'.join(found[3].split())}", "elastic", "uint8", None)
-        time_s = float(found[4]) / 1e6
-        yield key, _Figure(at, rank, size / time_s if time_s else 0.0, time_s, Quantiles(), size), ranks
-    if best := _BEST.search(line):
-        time = _TIME.search(best[3])
-        for rate, link in _RATE.findall(best[3]) if time else ():
+            yield key, _Figure(number, int(match["rank"]), values["rate"] * 1e9, values["time"] / 1e6, spread), None
+    for match in _ELASTIC.finditer(line):
+        rank, ranks, operation, micros, bytes_printed = match.groups()
+        size = int(bytes_printed)
+        key = _DeepEpKey(f"ep_{'_'.join(operation.split())}", "elastic", "uint8", None)
+        time_s = float(micros) / 1e6
+        yield key, _Figure(number, int(rank), size / time_s if time_s else 0.0, time_s, Quantiles(), size), int(ranks)
+    best = _BEST.search(line)
+    time = _TIME.search(best[3]) if best else None
+    if best and time:
+        for rate, link in _RATE.findall(best[3]):
             key = _DeepEpKey(f"ep_{best[1]}", "tuned", _TYPES.get(best[2] or "", "bfloat16"), link.lower() or None)
-            if float(rate) > 0 and time:
-                yield key, _Figure(at, None, float(rate) * 1e9, float(time[1] or time[2]) / 1e6, Quantiles()), None
+            if float(rate) > 0:
+                yield key, _Figure(number, None, float(rate) * 1e9, float(time[1] or time[2]) / 1e6, Quantiles()), None
 
 
 def _runs(kernel: _DeepEpKernel, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
@@ -125,13 +128,16 @@ def _runs(kernel: _DeepEpKernel, user_input: UserInput, contexts: Contexts) -> I
     if ranks is None and user_input.ranks is None:
         ranks = kernel.printing
     extent = ranks_and_nodes(user_input, ranks, None, f"the output at line {kernel.number}")
-    made = [_row(key, figures, extent.ranks, extent.nodes) for key, figures in kernel.groups.items()]
-    rows = [row for row in made if row is not None]
+    rows_or_none = (_row(key, figures, extent.ranks, extent.nodes) for key, figures in kernel.groups.items())
+    rows = [row for row in rows_or_none if row is not None]
     algorithm = next(iter(kernel.groups)).algorithm
     missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.VERIFICATION)]
-    missing += [] if extent.nodes else lacks(MissingItem.NODES)
-    missing += [NotInOutput(MissingItem.SIZE, assumed="rate × time, to three digits")] if algorithm != "elastic" else []
-    missing += [SkippedLines(kernel.timeless, SkippedReason.NO_TIME)] if kernel.timeless else []
+    if not extent.nodes:
+        missing += lacks(MissingItem.NODES)
+    if algorithm != "elastic":
+        missing.append(NotInOutput(MissingItem.SIZE, assumed="rate × time, to three digits"))
+    if kernel.timeless:
+        missing.append(SkippedLines(kernel.timeless, SkippedReason.NO_TIME))
     statistic = rows[0].evidence["statistic"] if rows else "none"
     facts = start_facts(contexts.at(kernel.number))
     yield ImportedTable("deepep", None, algorithm, statistic, rows, (), facts, missing, (), extent.contradicted)
@@ -145,11 +151,12 @@ def _row(key: _DeepEpKey, figures: Sequence[_Figure], ranks: int, nodes: int | N
     size = slowest.size
     if not size:  # rate × time, rounded
         product = slowest.rate * slowest.time_s
-        unit: int = 10 ** max((floor(log10(product)) if product >= 1 else 0) - _DIGITS + 1, 0)
+        digits = floor(log10(product)) + 1 if product >= 1 else 1
+        unit: int = 10 ** max(digits - _DIGITS, 0)
         size = round(product / unit) * unit
-    of = f"the slowest of {len(sound)} ranks that print" if len(sound) > 1 else "the rank that prints"
+    source = f"the slowest of {len(sound)} ranks that print" if len(sound) > 1 else "the rank that prints"
     kind = RowKind(
-        key.operation, "deepep", "deepep", key.dtype, ranks, nodes, f"the mean over the iterations of {of}", "cuda", mode="pipelined",
+        key.operation, "deepep", "deepep", key.dtype, ranks, nodes, f"the mean over the iterations of {source}", "cuda", mode="pipelined",
         like="sendrecv", also={"algorithm": key.algorithm, "traffic": key.link},
     )  # fmt: skip
     row = kind.row_if_valid(size, slowest.time_s, slowest.line, count=size, spread=slowest.spread)

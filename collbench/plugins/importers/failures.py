@@ -103,27 +103,27 @@ class FailureLine(msgspec.Struct, frozen=True):
 
 def failure_lines(lines: Sequence[str]) -> list[FailureLine]:
     """Return the lines that report wrong data or an abort, in their order."""
-    found: list[FailureLine] = []
+    failures: list[FailureLine] = []
     for start in range(0, len(lines), _CHUNK):
         chunk = lines[start : start + _CHUNK]
         text = "\n".join(chunk)
         possible = [form for form in _FORMS if form.words in text]  # most logs have none, and this is fast
         if possible:
-            found += [failure for number, line in enumerate(chunk, start + 1) if (failure := _failure(number, line, possible))]
-    return found
+            failures += filter(None, (_failure(number, line, possible) for number, line in enumerate(chunk, start + 1)))
+    return failures
 
 
 def _failure(number: int, line: str, forms: Iterable[_Form]) -> FailureLine | None:
     for form in forms:
         if form.words not in line:
             continue
-        matched = form.pattern.search(line[:_LONGEST]) if form.pattern else None
-        if form.pattern and matched is None:
+        match = form.pattern.search(line[:_LONGEST]) if form.pattern else None
+        if form.pattern and match is None:
             continue
-        named = matched.groupdict() if matched else {}
-        size = named.get("size")
-        shown = printable(" ".join(split_prefix(line).text.split()), _SHOWN)
-        return FailureLine(number, form.report, shown, int(size) if size else None, named.get("name") or "")
+        groups = match.groupdict() if match else {}
+        size = groups.get("size")
+        text = printable(" ".join(split_prefix(line).text.split()), _SHOWN)
+        return FailureLine(number, form.report, text, int(size) if size else None, groups.get("name") or "")
     return None
 
 
@@ -134,14 +134,15 @@ def with_failures(
 
     A failure belongs to the last table that begins before it, or else to the first table. The reason of a skipped table names its failures.
     """
-    of_run: dict[int, list[FailureLine]] = {}
-    reasons = list(skipped)
-    of_skipped: dict[int, list[FailureLine]] = {}
+    failures_by_run: dict[int, list[FailureLine]] = {}
+    failures_by_skipped: dict[int, list[FailureLine]] = {}
     for failure in failures if runs else ():
         before = [index for index, run in enumerate(runs) if run.line <= failure.number]
         named = [index for index in before if failure.name and runs[index].program.lower().endswith(failure.name.lower())]
-        place = max(named or before, key=lambda index: (runs[index].line, index), default=0)
-        begin = failure.number if named else runs[place].line if before else 0  # from here on another table may have the failure instead
+        run_index = max(named or before, key=lambda index: (runs[index].line, index), default=0)
+        begin = runs[run_index].line if before else 0  # from here on another table may have the failure instead
+        if named:
+            begin = failure.number
         # output of an unsupported tool cannot report wrong data in the form of another tool
         fitting = [
             index
@@ -149,22 +150,32 @@ def with_failures(
             if begin < table.line <= failure.number and (failure.report is Report.ABORT or not isinstance(table, UnsupportedTool))
         ]
         if fitting:
-            of_skipped.setdefault(max(fitting, key=lambda index: skipped[index].line), []).append(failure)
+            failures_by_skipped.setdefault(max(fitting, key=lambda index: skipped[index].line), []).append(failure)
         else:
-            of_run.setdefault(place, []).append(failure)
-    for index, own in of_skipped.items():
-        wrong = [failure for failure in own if failure.report is not Report.ABORT]
-        first, what = (wrong[0], "WRONG DATA") if wrong else (own[0], "failed")
-        reasons[index] = replace(skipped[index], reason=f"{skipped[index].reason} ({what}: line {first.number}: {first.text})")
-    return [_with(run, of_run[index]) if index in of_run else run for index, run in enumerate(runs)], reasons
+            failures_by_run.setdefault(run_index, []).append(failure)
+    skipped_with_failures = list(skipped)
+    for index, failures_of_table in failures_by_skipped.items():
+        wrong = wrong_data(failures_of_table)
+        first = (wrong or failures_of_table)[0]
+        reason = f"{skipped[index].reason} ({'WRONG DATA' if wrong else 'failed'}: line {first.number}: {first.text})"
+        skipped_with_failures[index] = replace(skipped[index], reason=reason)
+    runs_with_failures = [_marked(run, failures_by_run[index]) if index in failures_by_run else run for index, run in enumerate(runs)]
+    return runs_with_failures, skipped_with_failures
 
 
-def _with(run: ImportedTable, failures: Sequence[FailureLine]) -> ImportedTable:
-    wrong = [failure for failure in failures if failure.report is not Report.ABORT]
+def wrong_data(failures: Iterable[FailureLine]) -> list[FailureLine]:
+    """Return those that report wrong data."""
+    return [failure for failure in failures if failure.report is not Report.ABORT]
+
+
+def _marked(run: ImportedTable, failures: Sequence[FailureLine]) -> ImportedTable:
+    wrong = wrong_data(failures)
     aborts = [failure for failure in failures if failure.report is Report.ABORT]
     doubts: list[ImportDoubt] = list(run.doubts)
-    doubts += [FailedValidation(wrong[0].number, wrong[0].text, len(wrong))] if wrong else []
-    doubts += [AbortedRun(aborts[0].number, aborts[0].text, len(aborts))] if aborts else []
+    if wrong:
+        doubts.append(FailedValidation(wrong[0].number, wrong[0].text, len(wrong)))
+    if aborts:
+        doubts.append(AbortedRun(aborts[0].number, aborts[0].text, len(aborts)))
     rows = list(run.rows)
     for failure in wrong:
         _mark(rows, failure)

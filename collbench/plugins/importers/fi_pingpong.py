@@ -42,12 +42,15 @@ def _tables(lines: Sequence[str]) -> list[TextTable]:
     """Return the tables; the last command before a table is in its facts."""
     commands: list[tuple[int, dict[str, str]]] = [(0, {"program": "", "options": "", "provider": "", "size": ""})]
     for number, line in enumerate(lines, 1):
-        named = _PROGRAM.search(line) if "fi_" in line else None
-        if named is None or (named[1] == commands[-1][1]["program"] and " -" not in named[2]):  # only the name of that program
+        match = _PROGRAM.search(line) if "fi_" in line else None
+        if match is None:
             continue
-        provider = _PROVIDER.search(named[2]) or _PROVIDER.search(line)
-        size = _EXACT_SIZE.search(named[2])
-        command = {"program": named[1], "options": named[2], "provider": provider[1] if provider else "", "size": size[1] if size else ""}
+        program, options = match.groups()
+        if program == commands[-1][1]["program"] and " -" not in options:  # only the name of that program
+            continue
+        provider = _PROVIDER.search(options) or _PROVIDER.search(line)
+        size = _EXACT_SIZE.search(options)
+        command = {"program": program, "options": options, "provider": provider[1] if provider else "", "size": size[1] if size else ""}
         commands.append((number, command))
     tables = [table for table in _LAYOUT.tables(lines) if table.is_begun]
     for table in tables:
@@ -56,7 +59,9 @@ def _tables(lines: Sequence[str]) -> list[TextTable]:
 
 
 def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    program, provider, is_pingpong = table.facts["program"], short(table.facts["provider"]), "#ack" in table.headings
+    program = table.facts["program"]
+    provider = short(table.facts["provider"])
+    is_pingpong = "#ack" in table.headings
     if is_pingpong or program.endswith("pingpong"):
         operation = "p2p_latency"
     elif program.endswith("_bw"):
@@ -64,8 +69,8 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
     elif user_input.operation in ("p2p_latency", "p2p_bandwidth"):
         operation = str(user_input.operation)
     else:
-        remedy = "use --operation p2p_latency or p2p_bandwidth"
-        raise UsageError(f"the table at line {table.number}: the program of fabtests is unknown: {remedy}")
+        where = f"the table at line {table.number}"
+        raise UsageError(f"{where}: the program of fabtests is unknown: use --operation p2p_latency or p2p_bandwidth")
     verified = _VERIFYING[is_pingpong].search(table.facts["options"]) is not None
     half = "half the round trip, the mean over all" if operation == "p2p_latency" else "the mean per message over all"
     kind = RowKind(
@@ -81,9 +86,11 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
         row = kind.row_if_valid(
             _size(size, whole(table.facts["size"])), figures.time_s, figures.line, printed=figures.printed, wrong=0 if verified else None
         )
-        rows += [row] if row else []
+        if row:
+            rows.append(row)
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION)]
-    unknown += [] if verified else lacks(MissingItem.VERIFICATION)
+    if not verified:
+        unknown += lacks(MissingItem.VERIFICATION)
     facts = {"provider": provider} if provider else {}
     name = short(program or ("fi_pingpong" if is_pingpong else "fabtests"))
     yield ImportedTable("libfabric", None, name, kind.statistic, rows, facts=facts, missing=unknown, doubts=table.doubts())
@@ -93,8 +100,8 @@ def _size(printed: re.Match[str], exact: int | None) -> int:
     """Return the bytes of a printed size, which is truncated: the exact ones of the command if they are printed so."""
     unit = _UNITS[printed[3].lower()]
     size = int(printed[1]) * unit + int(printed[2] or 0) * unit // 10
-    tenth = unit // 10 + 1 if printed[2] or int(printed[1]) < 10 else unit
-    return exact if exact is not None and size <= exact < size + tenth else size
+    rounding = unit // 10 + 1 if printed[2] or int(printed[1]) < 10 else unit
+    return exact if exact is not None and size <= exact < size + rounding else size
 
 
 FI_PINGPONG = Importer(

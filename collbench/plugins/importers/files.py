@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.operations.dtypes import dtype_named
-from collbench.plugins.importers.failures import FailureLine, Report, failure_lines, with_failures
+from collbench.plugins.importers.failures import FailureLine, failure_lines, with_failures, wrong_data
 from collbench.plugins.importers.importer import UserInput, lines_of
 from collbench.plugins.importers.rows import operation_named, short
 from collbench.plugins.importers.store import FileTable, Source, read_lines, store, together
@@ -29,37 +29,37 @@ def user_input(
     ranks: int | None = None, nodes: int | None = None, operation: str | None = None, dtype: str | None = None
 ) -> UserInput:  # fmt: skip
     """Return what the user knows about tables and their files lack. Raises UsageError for an unknown operation or data type."""
-    known_operation = None if operation is None else operation_named(operation).name
-    return UserInput(ranks, nodes, known_operation, None if dtype is None else dtype_named(dtype).name)
+    operation_name = None if operation is None else operation_named(operation).name
+    return UserInput(ranks, nodes, operation_name, None if dtype is None else dtype_named(dtype).name)
 
 
-def read_tables(paths: Iterable[Path], known: UserInput, format: str | None = None, strict: bool = False) -> list[FileTable]:
+def read_tables(paths: Iterable[Path], additions: UserInput, format: str | None = None, strict: bool = False) -> list[FileTable]:
     """Return the tables of all files, in their order.
 
-    known   what the files may lack
-    format  the name of a reader; None: the one that recognizes the lines
-    strict  whether a table that cannot be read is an error, instead of being skipped
+    additions  what the files may lack
+    format     the name of a reader; None: the one that recognizes the lines
+    strict     whether a table that cannot be read is an error, instead of being skipped
 
     Raises UsageError, with the name of the file, if it cannot be read or has no table, and for two files with the same content.
     """
-    read = [_read(path, known, format, strict) for path in paths]
-    first: dict[str, str] = {}
-    for source in [tables[0].source for tables in read]:
-        if source.sha256 in first:  # as launches they would not be independent
-            raise UsageError(f"{first[source.sha256]} and {source.name} have the same content: name one of them")
-        first[source.sha256] = source.name
-    return [table for tables in read for table in tables]
+    tables_by_file = [_read(path, additions, format, strict) for path in paths]
+    names: dict[str, str] = {}  # by SHA-256
+    for source in [tables[0].source for tables in tables_by_file]:
+        if source.sha256 in names:  # as launches they would not be independent
+            raise UsageError(f"{names[source.sha256]} and {source.name} have the same content: name one of them")
+        names[source.sha256] = source.name
+    return [table for tables in tables_by_file for table in tables]
 
 
-def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> list[FileTable]:
+def _read(path: Path, additions: UserInput, format: str | None, strict: bool) -> list[FileTable]:
     data = _bytes(path)
     name = "stdin" if path == STDIN else path.name
     failures: list[FailureLine] = []
     try:
         lines = lines_of(data)
         failures = failure_lines(lines)
-        readings = read_lines(lines, format, replace(known, file=name))
-        skipped = [each for _, reading in readings for each in reading.skipped]
+        readings = read_lines(lines, format, replace(additions, file=name))
+        skipped = [table for _, reading in readings for table in reading.skipped]
         tables = [(reader, run) for reader, reading in readings for run in reading.runs]
         if not tables:
             reader = readings[0][0].name
@@ -68,7 +68,7 @@ def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> lis
         if skipped and strict:
             raise UsageError(f"{skipped[0].reason} (with --strict no table is skipped; {len(skipped)} cannot be read)")
     except UsageError as error:
-        wrong = [failure for failure in failures if failure.report is not Report.ABORT]  # no row has it
+        wrong = wrong_data(failures)  # no row has it
         more = f" (the file reports wrong data: line {wrong[0].number}: {wrong[0].text})" if wrong else ""
         raise UsageError(f"{short(name)} cannot be imported: {error}{more}") from error
     sha256 = hashlib.sha256(data).hexdigest()
@@ -85,8 +85,10 @@ def _bytes(path: Path) -> bytes:
         if path == STDIN:
             data = sys.stdin.buffer.read(_LARGEST + 1)
         elif not path.is_file():
-            taken = "; `collbench report` takes this folder as it is" if (path / RUN).exists() else ""
-            raise UsageError(f"{shown} is not a file: name what the tool printed{'; a pipe is read as -' if path.is_fifo() else taken}")
+            remedy = "; `collbench report` takes this folder as it is" if (path / RUN).exists() else ""
+            if path.is_fifo():
+                remedy = "; a pipe is read as -"
+            raise UsageError(f"{shown} is not a file: name what the tool printed{remedy}")
         elif path.name in (RUN, CASES):
             raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:

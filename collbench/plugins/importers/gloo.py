@@ -47,14 +47,14 @@ class _GlooMeaning(msgspec.Struct, frozen=True):
     """A benchmark in collbench's terms.
 
     like    collbench's operation with the same bus factor, or None
-    held    from n ranks to a factor: the size by collbench's definition in units of the printed elements
+    factor  from n ranks to a factor: the size by collbench's definition in units of the printed elements
     width   bytes per element, if sizes are printed with another width
     calls   messages one after the other in an iteration
     """
 
     operation: str
     like: str | None
-    held: Callable[[int], int] = lambda n: 1
+    factor: Callable[[int], int] = lambda n: 1
     width: int | None = None
     calls: int = 1
     traffic: str | None = None
@@ -83,7 +83,9 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
     facts |= {name: short(value) for name, value in _OPTION.findall(table.facts.get("options", ""))}
     program = short(table.facts.get("benchmark") or table.facts.get("algorithm") or "unnamed").lower()
     plain = program.removeprefix("new_").removeprefix("cuda_")
-    base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_") and plain not in _MEANINGS), plain)
+    base = plain
+    if plain not in _MEANINGS:
+        base = next((name for name in _ALGORITHMS if plain.startswith(f"{name}_")), plain)
     algorithm = plain.removeprefix(f"{base}_") if base != plain else None
     meaning = _MEANINGS.get(base) or _GlooMeaning(plain, None)
     extent = ranks_and_nodes(user_input, whole(facts.get("processes", "")), None, f"{program} (line {table.number})")
@@ -100,18 +102,20 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
         },
     )  # fmt: skip
     wrong = 0 if facts.get("verify") == "true" else None
-    rows = [row for figures in table.figures() if (row := _row(table, meaning, kind, figures, wrong)) is not None]
+    rows_or_none = [_row(table, meaning, kind, figures, wrong) for figures in table.figures()]
+    rows = [row for row in rows_or_none if row is not None]
     if rows and table.remarks:
         detail = f"at least this many (only the first are listed): {table.remarks[0]}"
         rows[-1] = rows[-1].with_figures(checked=1, wrong=len(table.remarks), wrong_detail=detail)
     doubts = table.doubts()
-    doubts += [ElementSizeMismatch(program, meaning.width)] if meaning.width else []
-    doubts += [ConcurrentThreads(threads)] if threads > 1 else []
-    doubts += [InputBuffers(inputs)] if inputs > 1 else []
+    if meaning.width:
+        doubts.append(ElementSizeMismatch(program, meaning.width))
+    if threads > 1:
+        doubts.append(ConcurrentThreads(threads))
+    if inputs > 1:
+        doubts.append(InputBuffers(inputs))
     unknown = [*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)]
-    yield ImportedTable(
-        "gloo-benchmark", None, program, kind.statistic, rows, (), facts, unknown, doubts, extent.contradicted,
-    )  # fmt: skip
+    yield ImportedTable("gloo-benchmark", None, program, kind.statistic, rows, (), facts, unknown, doubts, extent.contradicted)
 
 
 def _dtype(table: TextTable, meaning: _GlooMeaning) -> str:
@@ -126,10 +130,10 @@ def _dtype(table: TextTable, meaning: _GlooMeaning) -> str:
 
 def _row(table: TextTable, meaning: _GlooMeaning, kind: RowKind, figures: Figures, wrong: int | None) -> Row | None:
     elements = whole(figures.words.get("count", ""))
-    printed = figures.size if "size" in figures.words else (elements or 0) * _FLOAT_BYTES
+    printed_size = figures.size if "size" in figures.words else (elements or 0) * _FLOAT_BYTES
     size = None
-    if elements is not None and printed is not None:
-        size = (elements * meaning.width if meaning.width else printed) * meaning.held(kind.ranks)
+    if elements is not None and printed_size is not None:
+        size = (elements * meaning.width if meaning.width else printed_size) * meaning.factor(kind.ranks)
     if elements is None or size is None or (size and not is_size(size)):
         table.unreadable.append(figures.line)
         return None
@@ -137,7 +141,8 @@ def _row(table: TextTable, meaning: _GlooMeaning, kind: RowKind, figures: Figure
     p50 = times.pop("time", 0.0)
     if not any("GB/s" in heading for heading in table.headings):  # versions before July 2017 printed p90 as p99, and p99 as max
         times.pop("p99", None)
-        times |= {"p99": times.pop("max")} if "max" in times else {}
+        if "max" in times:
+            times["p99"] = times.pop("max")
     if not is_time(p50):
         return kind.without_figures(size, elements, figures.line, "the median is 0 (cut to whole microseconds): use --nanos")
     return kind.row(size, p50, line=figures.line, count=elements, spread=Quantiles(**times), wrong=wrong, printed=figures.printed)

@@ -21,8 +21,6 @@ _SECTION = re.compile(
 )
 _NAME = re.compile(r"(.{3,40}?) \(\s*(\d{1,12}) B\)$")
 _TRAFFIC = {"Isolated Network Tests": "", "Isolated Congestion Tests": "congestor alone"}
-
-
 _LAYOUT = Layout(
     columns=(
         TextColumn("Name", "name", shown=False),
@@ -41,27 +39,33 @@ _LAYOUT = Layout(
 
 
 def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    context, section = contexts.at(table.number), table.titled("section")
+    context = contexts.at(table.number)
+    section = table.titled("section")
     traffic = short(" ".join(_TRAFFIC.get(section, f"with congestors {table.facts['congestor']}").split())) or None
     ranks, nodes = (whole(table.facts.get(name, "")) for name in ("ranks", "nodes"))
     extent = extent_of(context, user_input, ranks, f"the table at line {table.number}")
     statistic = "the mean over all samples of all ranks"
     rows = []
     for figures in table.figures():
-        name, mean, worst = _NAME.match(figures.words["name"]), figures.values.get("time"), figures.values.get("p99")
+        title = _NAME.match(figures.words["name"])
+        mean = figures.values.get("time")
         unit = figures.words.get("unit", "")
-        if name is None or not mean or not unit.startswith(("MiB/s", "usec")):
+        if title is None or not mean or not unit.startswith(("MiB/s", "usec")):
             table.unreadable.append(figures.line)
             continue
-        size, is_rate = int(name[2]), unit.startswith("MiB/s")
-        operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", name[1].lower()))
+        size = int(title[2])
+        is_rate = unit.startswith("MiB/s")
+        operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", title[1].lower()))
         kind = RowKind(
             operation, "mpi", "mpi", "float64", extent.ranks, nodes or extent.nodes, statistic, mode="isolated",
             like="p2p_bandwidth" if is_rate else None, also={"traffic": traffic},
         )  # fmt: skip
-        time_s, p99 = (figure and (size / (figure * MEBIBYTES) if is_rate else figure / 1e6) for figure in (mean, worst))
+        time_s, p99 = (
+            figure and (size / (figure * MEBIBYTES) if is_rate else figure / 1e6) for figure in (mean, figures.values.get("p99"))
+        )
         row = kind.row_if_valid(size, time_s, figures.line, spread=Quantiles(p99=p99 or None), printed=figures.printed)
-        rows += [row] if row else []
+        if row:
+            rows.append(row)
     missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     facts = start_facts(context)
     if traffic:

@@ -39,13 +39,9 @@ from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Figures, La
 from collbench.results.row import Row
 from collbench.units import plural
 
-# The rows of one block of an IMB output: the operation of its benchmark, and the column with the time.
-
 _LISTED = 1024
 _TURNED_ROUND = 2017  # the version that changed both defaults
 _REDUCE_SCATTER_BY_PARTS = (2019, 1)  # before, MPI_Reduce_scatter divided the printed size among the ranks
-
-
 _VERSION = re.compile(
     r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?(?P<version>[\w.]{1,20}(?: Update \d{1,3})?)"
     r"(?:.{0,200}?\b(?P<part>MPI-1|NBC|RMA|EXT|MPI-2|IO|MPI-4|MT|P2P) part)?",
@@ -136,15 +132,15 @@ _BENCHMARKS = {
 
 def _meaning(name: str) -> Meaning:
     plain = name.lower()
-    kinds = ("specificsource", "anysource")
-    base = next((plain.removesuffix(kind) for kind in kinds if plain.endswith(kind)), plain)
+    suffix = next((suffix for suffix in ("specificsource", "anysource") if plain.endswith(suffix)), "")
+    base = plain.removesuffix(suffix)
     if base in _BENCHMARKS:
-        found = _BENCHMARKS[base]
-        return found if base == plain else replace(found, operation=f"{found.operation}_{plain.removeprefix(base)}")
-    started = base.removesuffix("_pure").removeprefix("i")
-    if base.startswith("i") and started in _BENCHMARKS:
-        found = _BENCHMARKS[started]
-        return replace(found, operation=f"i{found.operation}{'_pure' if base.endswith('_pure') else ''}")
+        meaning = _BENCHMARKS[base]
+        return meaning if base == plain else replace(meaning, operation=f"{meaning.operation}_{suffix}")
+    blocking = base.removesuffix("_pure").removeprefix("i")
+    if base.startswith("i") and blocking in _BENCHMARKS:
+        meaning = _BENCHMARKS[blocking]
+        return replace(meaning, operation=f"i{meaning.operation}{'_pure' if base.endswith('_pure') else ''}")
     return Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
 
 
@@ -155,7 +151,8 @@ def _number_of(version: str | None) -> tuple[int, int] | None:
 
 
 def _kind(block: ImbBlock, name: str, meaning: Meaning, nodes: int | None) -> RowKind:
-    facts, headings = block.table.facts, block.table.headings
+    facts = block.table.facts
+    headings = block.table.headings
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: the number of processes of {name} is missing: use the whole output of IMB")
     statistic = "mean per message: the rate over all repetitions, turned into a time"
@@ -180,7 +177,7 @@ def _kind(block: ImbBlock, name: str, meaning: Meaning, nodes: int | None) -> Ro
         nodes, statistic, redop=redop if reducing else None,
         root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
-        buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
+        buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_group_fields(block, meaning),
         window=window,
     )  # fmt: skip
 
@@ -188,21 +185,22 @@ def _kind(block: ImbBlock, name: str, meaning: Meaning, nodes: int | None) -> Ro
 def _switched(option: str, facts: Mapping[str, str]) -> bool:
     """Return whether ranks synchronize after each iteration ("sync"), or the root rotates ("root_shift"); 2017 inverted both defaults."""
     words = facts.get("command", "").split()
-    name = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
-    if name:
-        return name[0].lower() in ("1", "on", "yes", "true", "enable")
+    value = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
+    if value:
+        return value[0].lower() in ("1", "on", "yes", "true", "enable")
     number = _number_of(facts.get("version"))
     return (option == "root_shift") == (number is not None and number[0] < _TURNED_ROUND)
 
 
-def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
+def _group_fields(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
     if meaning.aggregate:
         return {"group": plural(max(block.ranks // 2, 1), "pair")}
     if block.concurrent < 2:
         return traffic
-    size, count = block.group_size, block.concurrent
+    size = block.group_size
+    count = block.concurrent
     listed = not meaning.pairs and len(block.groups) == count and all(len(group) == size for group in block.groups)
     if listed and block.groups == [list(range(i * size, (i + 1) * size)) for i in range(count)]:
         return {**traffic, "group": f"DIV {size}"}
@@ -215,8 +213,9 @@ def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
 def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, printed: int, cases: Sequence[Figures]) -> Row:
     """Return the row of one size; of several groups it is that of the slowest one."""
     size = printed * (block.group_size if meaning.parts else 1)
-    width, split = width_of(kind.dtype) or 1, meaning.like == "reducescatter" and not meaning.parts
-    count = printed // width // (max(block.group_size, 1) if split else 1)
+    count = printed // (width_of(kind.dtype) or 1)
+    if meaning.like == "reducescatter" and not meaning.parts:
+        count //= max(block.group_size, 1)
     failed = next((f"IMB: {short(figures.words['failed'].split(';')[0])}" for figures in cases if "failed" in figures.words), None)
     times = [_time(block, meaning, size, figures) for figures in cases]
     valid = [time_s for time_s in times if time_s is not None and is_time(time_s)]
@@ -256,17 +255,19 @@ def _blocks(lines: Sequence[str]) -> list[ImbBlock]:
 
 
 def _check_ranks(blocks: Sequence[ImbBlock], user_input: UserInput) -> None:
-    known = sorted({block.ranks for block in blocks if block.ranks})
-    if user_input.ranks is not None and known and user_input.ranks not in known:
-        found = ", ".join(map(str, known))
-        raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
+    printed_ranks = sorted({block.ranks for block in blocks if block.ranks})
+    if user_input.ranks is not None and printed_ranks and user_input.ranks not in printed_ranks:
+        numbers = ", ".join(map(str, printed_ranks))
+        raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {numbers} ranks: omit --ranks")
 
 
 def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    table, context = block.table, contexts.at(block.number)
+    table = block.table
+    context = contexts.at(block.number)
     hosts = with_hosts(context, block.ranks)
     nodes = user_input.nodes or len(set(hosts)) or None
-    name, version = short(table.titled("benchmark")), table.facts.get("version") or None
+    name = short(table.titled("benchmark"))
+    version = table.facts.get("version") or None
     meaning = _meaning(name)
     depends_on_version = meaning.like == "reducescatter" and not meaning.parts
     if depends_on_version:  # the size of Reduce_scatter became that of one part; without a version, it is taken for a new one

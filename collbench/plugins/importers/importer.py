@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collbench.plugins.importers.log_context import Contexts
 
 
-# The lines of a file with another tool's output, without changes by terminals and shells.
-
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]")
 _PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # PowerShell's > writes it
@@ -69,7 +67,7 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
 
     Docker cuts lines of 16 KiB into records; the text without a line end is continued in the next record, and its line is empty.
     """
-    begun = ""
+    unfinished = ""
     for line in lines:
         text = None
         if line.lstrip().startswith('{"log":'):
@@ -77,18 +75,17 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
                 text = parse_json(line).get("log")
         if not isinstance(text, str):
             yield line
-        elif text.endswith("\n") or len(begun) > _LONGEST_LINE:
-            yield (begun + text).rstrip("\r\n")
-            begun = ""
+        elif text.endswith("\n") or len(unfinished) > _LONGEST_LINE:
+            yield (unfinished + text).rstrip("\r\n")
+            unfinished = ""
         else:
-            begun += text
+            unfinished += text
             yield ""
-    if begun:
-        yield begun
+    if unfinished:
+        yield unfinished
 
 
-# Removal of what launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
-
+# What launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,]{0,24}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?(?: (?:stdout|stderr) [FP](?=\s|$))?"  # F: of the CRI
 _DAY = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} {_CLOCK}(?: \d{{4}})?"  # of syslog, ts and mpirun
@@ -113,7 +110,8 @@ _BARE_TAG = re.compile(r"\[\d{1,7}\]:?$")
 _COMMON_LABEL = re.compile(rf"\s{{0,8}}{_TITLES}([A-Za-z0-9][\w.-]{{0,255}}(?: [\w./@-]{{1,80}}(?:\[\d{{1,10}}\])?)?):(?=\s|$)")
 _NOT_IN_TAGS = re.compile(r"[^\w.@-]+")
 _LABELLED_LINES = 400  # from which it is decided
-_LABELLED_SHARE, _FEWEST_LABELLED = 0.9, 3
+_LABELLED_SHARE = 0.9
+_FEWEST_LABELLED = 3
 
 
 class Tagged(NamedTuple):
@@ -125,16 +123,16 @@ class Tagged(NamedTuple):
 
 def _end_of_prefixes(line: str, prefix: re.Pattern[str]) -> tuple[int, list[str]]:
     """Return where the text of the line begins, and the tags before it."""
-    at = 0
-    tags = list[str]()
+    end = 0
+    tags: list[str] = []
     for _ in range(_MOST_PREFIXES):
-        found = prefix.match(line, at, _REACH)
-        if found is None or found.end() == at:
+        match = prefix.match(line, end, _REACH)
+        if match is None or match.end() == end:
             break
-        at = found.end()
-        if found.lastindex:
-            tags.append(found[found.lastindex].strip())
-    return at, tags
+        end = match.end()
+        if match.lastindex:
+            tags.append(match[match.lastindex].strip())
+    return end, tags
 
 
 def split_prefix(line: str) -> Tagged:
@@ -145,10 +143,11 @@ def split_prefix(line: str) -> Tagged:
     """
     if line[:1] == "#" or not _STARTS.match(line):
         return Tagged("", line)
-    at, tags = _end_of_prefixes(line, _PREFIX)
+    end, tags = _end_of_prefixes(line, _PREFIX)
+    text = line[end:]
     if not tags:
-        return Tagged("", line[at:])
-    text, tag = line[at:], tags[-1]
+        return Tagged("", text)
+    tag = tags[-1]
     if tag[0] == "[" and tag in text and not (_BARE_TAG.match(tag) and "NCCL" in text):
         text = text.replace(tag, " ")
     return Tagged(" ".join(tags), text)
@@ -165,19 +164,18 @@ def _with_tags(lines: list[str]) -> list[str]:
     In a single line the label could be text of a tool: "Device 0: NVIDIA H100". Labels that do not repeat are names of values.
     """
     head = list(islice((line for line in lines if line.strip()), _LABELLED_LINES))
-    labels = [label[1] for line in head if (label := _common_label(line)) is not None]
+    labels = [label[1] for label in map(_common_label, head) if label is not None]
     if len(labels) < max(_FEWEST_LABELLED, _LABELLED_SHARE * len(head)) or 2 * len(set(labels)) > len(labels):
         return lines
-    found = ((line, _common_label(line)) for line in lines)
     return [
         line if label is None else f"{line[: label.start()]} [label/{_NOT_IN_TAGS.sub('/', label[1])}]:{line[label.end() :]}"
-        for line, label in found
+        for line, label in zip(lines, map(_common_label, lines), strict=True)
     ]
 
 
 def _common_label(line: str) -> re.Match[str] | None:
-    at, _ = _end_of_prefixes(line, _CERTAIN_PREFIX)
-    return _COMMON_LABEL.match(line, at, at + _REACH)
+    end, _ = _end_of_prefixes(line, _CERTAIN_PREFIX)
+    return _COMMON_LABEL.match(line, end, end + _REACH)
 
 
 RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths that contradict the number of ranks
@@ -331,10 +329,8 @@ class Importer(msgspec.Struct, Generic[T], frozen=True):
         if not runs:
             remedy = "use the output from its title on, with the lines of figures"
             raise UsageError(self.empty or f"no results of {self.output} found: {remedy}")
-        for option in dict.fromkeys(contradiction.option for run in runs for contradiction in run.contradicted):
-            against = [next((known for known in run.contradicted if known.option == option), None) for run in runs]
-            first = against[0]
-            if first is not None and all(against):  # the user means another file
-                remedy = f"omit {option}, or use the file that it belongs to"
-                raise UsageError(f"{first.where} has {first.found}, not {option} {first.given}: {remedy}")
+        for first in runs[0].contradicted:
+            if all(first.option in [contradiction.option for contradiction in run.contradicted] for run in runs):
+                remedy = f"omit {first.option}, or use the file that it belongs to"
+                raise UsageError(f"{first.where} has {first.found}, not {first.option} {first.given}: {remedy}")
         return Reading(runs, skipped)

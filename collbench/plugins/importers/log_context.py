@@ -36,22 +36,24 @@ _LOCAL = re.compile(r"(?:^|[\s/\"'])[a-z0-9_]{3,40}_perf\w{0,20}\s(?:.{0,400}\s)
 # These names begin a command after any words: "taskset -c 1 ucx_perftest node03 -t tag_bw", "kubectl exec pod -- all_reduce_perf -b 8".
 _WRAPPED = re.compile(rf"{_NAMES}|ucx_perftest")
 _PRODUCT = re.compile(r"\$\(\(\s{0,9}(\d{1,15}(?:\s{0,9}\*\s{0,9}\d{1,15}){0,8})\s{0,9}\)\)")  # $((4 * 1024))
-_LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its continued lines
+_LONGEST = 20_000  # characters of a command with its continued lines
+_MOST_LINES = 60
+_MOST_WORDS = 2_000
 _MOST_PROCESSES = 10**7
 _MOST_TABLE_LINES = 1_000
 
 
 def last_option(arguments: Sequence[str], short_name: str, long_name: str) -> str | None:
     """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"; None without one."""
-    found: str | None = None
+    value: str | None = None
     for word, after in zip(arguments, (*arguments[1:], ""), strict=False):
         if word in (short_name, long_name):
-            found = after
+            value = after
         elif word.startswith(f"{long_name}="):
-            found = word.partition("=")[2]
+            value = word.partition("=")[2]
         elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
-            found = word[len(short_name) :]
-    return found
+            value = word[len(short_name) :]
+    return value
 
 
 class LogContext(msgspec.Struct, frozen=True):
@@ -78,15 +80,16 @@ class LogContext(msgspec.Struct, frozen=True):
 
     def option(self, short_name: str, long_name: str) -> int | None:
         """Return the integer that the program's command line has for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"; None without one."""
-        found = last_option(self.arguments, short_name, long_name)
-        return int(found) if found and found.isdecimal() and len(found) < 16 else None
+        value = last_option(self.arguments, short_name, long_name)
+        return int(value) if value and value.isdecimal() and len(value) < 16 else None
 
 
 class Contexts:
     """The contexts of a log, found by line. The lines are read when the first context is asked for."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self._lines, self._starts = lines, list[tuple[int, LogContext]]()
+        self._lines = lines
+        self._starts: list[tuple[int, LogContext]] = []
 
     def at(self, line: int) -> LogContext:
         """Return the start that contains the line (the first is 1), with the values of all its lines."""
@@ -116,11 +119,12 @@ class _Start(msgspec.Struct):
     table_lines: list[str] = msgspec.field(default_factory=list)
 
     def context(self) -> LogContext:
-        whole = sorted(self.hosts) == list(range(len(self.hosts)))
-        hosts = tuple(self.hosts[rank] for rank in sorted(self.hosts)) if whole else ()
+        ranks = sorted(self.hosts)
+        hosts = tuple(self.hosts[rank] for rank in ranks) if ranks == list(range(len(ranks))) else ()
         command = self.command
         counts = set(self.tasks) if command is None or command.processes is None else {command.processes}
-        counts |= {len(hosts)} if hosts else set()
+        if hosts:
+            counts.add(len(hosts))
         processes = counts.pop() if len(counts) == 1 else None
         environment = {**self.environment, **(command.environment if command else {})}
         return LogContext(
@@ -139,15 +143,16 @@ class _Start(msgspec.Struct):
 
 
 def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
-    start, resume = _Start(0), 0
+    start = _Start(0)
+    resume = 0
     for number, line in enumerate(lines, 1):
         if number < resume or len(line) > _LONGEST:
             continue
         command, size = _command(lines, number)
         if command is None and "_perf" in line and "Collective test" not in line and "NCCL " not in line:
-            mentioned = set(_NAMED_PROGRAM.findall(line))  # "Running all_gather_perf on 2 nodes" may begin another start
-            if mentioned and not (start.command is not None and mentioned == {start.command.program}):
-                command = _Command(mentioned.pop() if len(mentioned) == 1 else None, None, (), {})
+            programs = set(_NAMED_PROGRAM.findall(line))  # "Running all_gather_perf on 2 nodes" may begin another start
+            if programs and not (start.command is not None and programs == {start.command.program}):
+                command = _Command(programs.pop() if len(programs) == 1 else None, None, (), {})
         if command is not None:
             resume = number + size
             if start.command is not None:  # settings before the first command belong to it
@@ -174,12 +179,14 @@ def _learn(start: _Start, line: str) -> None:
                 case RankCount(truncated=False):
                     start.ranks.add(fact.ranks)
         return
-    if "MPI startup():" in line and (found := _STARTUP.search(line)) is not None:
-        start.hosts[int(found[1])] = short(found[2])
+    host = _STARTUP.search(line) if "MPI startup():" in line else None
+    if host is not None:
+        start.hosts[int(host[1])] = short(host[2])
     elif "=" in line:
-        text = split_prefix(line).text.strip()
-        if (found := _ASSIGNED.match(text)) is not None:
-            start.environment[found[1]] = start.exported[found[1]] = short(found[2].strip("\"'"))
+        assignment = _ASSIGNED.match(split_prefix(line).text.strip())
+        if assignment is not None:
+            name, value = assignment.groups()
+            start.environment[name] = start.exported[name] = short(value.strip("\"'"))
         if "SLURM_N" in line:
             start.tasks |= {int(count) for count in _TASKS.findall(line)}
 
@@ -193,30 +200,30 @@ def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
     text, size = _continued(lines, number)
     if not launched:
         return _local(text), size
-    found = _LAUNCHER_WORD.search(text)
-    words = _words(text[found.start() :].strip()) if found else []
-    is_command = any(word.startswith("-") for word in words) or _program_at(words) is not None
-    if not found or not is_command or len(words) < 2 or words[0].rsplit("/", 1)[-1] not in _LAUNCHERS:
+    launcher = _LAUNCHER_WORD.search(text)
+    words = _words(text[launcher.start() :].strip()) if launcher else []
+    is_command = any(word.startswith("-") for word in words) or _program_index(words) is not None
+    if not launcher or not is_command or len(words) < 2 or words[0].rsplit("/", 1)[-1] not in _LAUNCHERS:
         return None, 1
-    return _parsed(words, dict(_assignments(_words(text[: found.start()])))), size
+    return _parsed(words, dict(_assignments(_words(text[: launcher.start()])))), size
 
 
 def _local(text: str) -> _Command | None:
     """Return the command of a program that is started without a launcher, with one process; None for other text."""
     words = _words(_SHELL.sub("", text, count=1).strip())
-    at = _program_at(words)
-    if at is None:
+    index = _program_index(words)
+    if index is None:
         return None
-    name = words[at].rsplit("/", 1)[-1]
-    before = words[:at]
+    name = words[index].rsplit("/", 1)[-1]
+    before = words[:index]
     if not _WRAPPED.fullmatch(name) and not all("=" in word for word in before):
         return None
-    return _Command(name, 1, tuple(next(_parts(words[at:]))), dict(_assignments(before)))
+    return _Command(name, 1, tuple(next(_parts(words[index:]))), dict(_assignments(before)))
 
 
 def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
     """Return (the line with its continuation lines, their number)."""
-    parts = list[str]()
+    parts: list[str] = []
     for line in lines[number - 1 : number - 1 + _MOST_LINES]:
         text = split_prefix(line).text.rstrip()
         parts.append(text.removesuffix("\\"))
@@ -227,8 +234,8 @@ def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
 
 def _words(text: str) -> list[str]:
     """Return the words of a command; a quoted command within it as its words: bash -c "ucx_perftest -s 8"."""
-    with_products = _PRODUCT.sub(lambda found: str(prod(map(int, found[1].split("*")))), text)
-    words = list[str]()
+    with_products = _PRODUCT.sub(lambda match: str(prod(map(int, match[1].split("*")))), text)
+    words: list[str] = []
     for word in _split(with_products):
         words += _split(word) if " " in word and _LOCAL.search(word) else [word]
     return words[:_MOST_WORDS]
@@ -248,8 +255,7 @@ def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, short(value)
 
 
-def _program_at(words: Sequence[str]) -> int | None:
-    """Return the index of the benchmark among these words, or None."""
+def _program_index(words: Sequence[str]) -> int | None:
     return next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.rsplit("/", 1)[-1])), None)
 
 
@@ -257,23 +263,24 @@ def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
     """Return the command: "mpirun -np 1 a : -np 3 a" starts four processes."""
     program: str | None = None
     arguments: tuple[str, ...] = ()
-    several, counts = False, list[int | None]()
+    several = False
+    counts: list[int | None] = []
     for part in _parts(words):
-        at = _program_at(part)
-        options = part[:at] if at is not None else part
+        index = _program_index(part)
+        options = part[:index]
         environment |= _steering(options)
         counts.append(_processes(options, words[0]))
-        if at is not None:
-            name = part[at].rsplit("/", 1)[-1]
+        if index is not None:
+            name = part[index].rsplit("/", 1)[-1]
             several = several or program not in (None, name)
-            program, arguments = name, tuple(part[at + 1 :])
-    known = [count for count in counts if count is not None]
-    whole = sum(known) if known and len(known) == len(counts) and program else None
-    return _Command(None if several else program, whole if whole and whole <= _MOST_PROCESSES else None, arguments, environment)
+            program = name
+            arguments = tuple(part[index + 1 :])
+    processes = sum(count or 0 for count in counts) if program and None not in counts else 0
+    return _Command(None if several else program, processes if 0 < processes <= _MOST_PROCESSES else None, arguments, environment)
 
 
 def _parts(words: Sequence[str]) -> Iterator[list[str]]:
-    part = list[str]()
+    part: list[str] = []
     for word in words[1:]:
         if word == ":":
             yield part
@@ -290,29 +297,31 @@ def _processes(options: Sequence[str], launcher: str) -> int | None:
     counts: dict[str, int] = {}
     for word, after in zip(options, [*options[1:], ""], strict=False):
         name, _, value = word.partition("=")
-        if not value and (joined := re.fullmatch(r"(-[nNc])(\d{1,7})", word)):
-            name, value = joined[1], joined[2]
+        joined = re.fullmatch(r"(-[nNc])(\d{1,7})", word)
+        if joined:
+            name, value = joined.groups()
         text = value or after
         if name.startswith("-") and text.isdecimal() and len(text) < 8:
             counts[name] = int(text)
-    slurm = launcher.rsplit("/", 1)[-1] == "srun"
-    for name in ("-np", "--np", "-n", "--ntasks", *(() if slurm else ("-c",))):
-        if name in counts:
+    is_slurm = launcher.rsplit("/", 1)[-1] == "srun"
+    for name in ("-np", "--np", "-n", "--ntasks", "-c"):
+        if name in counts and not (is_slurm and name == "-c"):
             return counts[name]
-    nodes, each = counts.get("-N", counts.get("--nodes")), counts.get("--ntasks-per-node")
-    return nodes * each if slurm and nodes and each else None
+    nodes = counts.get("-N", counts.get("--nodes"))
+    tasks_per_node = counts.get("--ntasks-per-node")
+    return nodes * tasks_per_node if is_slurm and nodes and tasks_per_node else None
 
 
 def _steering(options: Sequence[str]) -> dict[str, str]:
     """Return the variables of mpirun -x A=1, mpiexec -genv A 1, -env A 1, srun --export=ALL,A=1, and "env A=1" before the program."""
-    found: dict[str, str] = dict(_assignments(options))
+    variables = dict(_assignments(options))
     for i, word in enumerate(options):
         if word in ("-genv", "-env") and i + 2 < len(options) and "=" not in options[i + 1]:
-            found[options[i + 1]] = short(options[i + 2])
+            variables[options[i + 1]] = short(options[i + 2])
         elif word.startswith("--export=") or (word == "--export" and i + 1 < len(options)):
-            listed = word.partition("=")[2] or options[i + 1]
-            found |= dict(_assignments(listed.split(",")))
-    return found
+            exported = word.partition("=")[2] or options[i + 1]
+            variables |= dict(_assignments(exported.split(",")))
+    return variables
 
 
 def with_hosts(context: LogContext, ranks: int) -> tuple[str, ...]:
@@ -325,9 +334,9 @@ def extent_of(context: LogContext, user_input: UserInput, printed: int | None, w
 
     Raises UsageError if none is known.
     """
-    launched = context.processes if printed is None and user_input.ranks is None else printed
-    known = launched if launched is not None else user_input.ranks
-    return ranks_and_nodes(user_input, launched, len(set(with_hosts(context, known or 0))) or None, where)
+    ranks = context.processes if printed is None and user_input.ranks is None else printed
+    hosts = with_hosts(context, (ranks if ranks is not None else user_input.ranks) or 0)
+    return ranks_and_nodes(user_input, ranks, len(set(hosts)) or None, where)
 
 
 def start_facts(context: LogContext) -> dict[str, Any]:

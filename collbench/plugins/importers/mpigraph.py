@@ -36,14 +36,17 @@ def _runs(run: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterato
     names: dict[int, str] = {}
     rates: dict[str, dict[int, list[float | None]]] = {"to": {}, "from": {}}  # of each rank, in MiB/s
     for line in run.remarks:
-        if ends := _ENDS.match(line):
-            names[int(ends[2])] = short(ends[1])
-            rates[ends[3]][int(ends[2])] = [parse_number(word) for word in line[ends.end() :].split()]
-    ranks, size = len(names), facts.get("MsgSize", 0)
+        ends = _ENDS.match(line)
+        if ends:
+            rank = int(ends[2])
+            names[rank] = short(ends[1])
+            rates[ends[3]][rank] = [parse_number(word) for word in line[ends.end() :].split()]
+    ranks = len(names)
+    size = facts.get("MsgSize", 0)
     tables = {
         way: table
         for way, table in rates.items()
-        if sorted(table) == list(range(ranks)) and all(len(of_rank) == ranks for of_rank in table.values())
+        if sorted(table) == list(range(ranks)) and all(len(rates_of_rank) == ranks for rates_of_rank in table.values())
     }
     if not 2 <= ranks <= _MOST_RANKS or not tables:
         raise UsageError(f"line {run.number}: no matrix of mpiGraph is complete: the program was stopped, or the output was cut")
@@ -60,20 +63,22 @@ def _runs(run: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterato
     rows: list[Row] = []
     for shift in range(1, ranks):
         pairs = [(rank, (rank + shift) % ranks) for rank in range(ranks)]
-        of_step = [(tables["to"][a][b], a, b) for a, b in pairs if "to" in tables]
-        of_step += [(tables["from"][b][a], a, b) for a, b in pairs if "from" in tables]
-        measured = [(rate, a, b) for rate, a, b in of_step if rate]
-        if len(measured) < len(of_step) or not measured:
+        printed = [(tables["to"][sender][receiver], sender, receiver) for sender, receiver in pairs if "to" in tables]
+        printed += [(tables["from"][receiver][sender], sender, receiver) for sender, receiver in pairs if "from" in tables]
+        measured = [(rate, sender, receiver) for rate, sender, receiver in printed if rate]
+        if len(measured) < len(printed) or not measured:
             continue
-        least, a, b = min(measured)
+        least, sender, receiver = min(measured)
         evidence = {
-            "slowest_pair": {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]},
+            "slowest_pair": {"from": sender, "to": receiver, "hosts": [hosts[sender], hosts[receiver]]},
             "mean_bytes_per_s": sum(rate for rate, _, _ in measured) / len(measured) * MEBIBYTES,
         }
         row = replace(kind, also={"group": f"shift {shift}"}).row_if_valid(size, size / (least * MEBIBYTES), run.number, evidence=evidence)
-        rows += [row] if row else []
+        if row:
+            rows.append(row)
     missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.VERIFICATION)
-    missing += [] if len(tables) == 2 else lacks(MissingItem.MATRIX)
+    if len(tables) < 2:
+        missing += lacks(MissingItem.MATRIX)
     yield ImportedTable(
         "mpigraph", short(run.facts["version"]) or None, "mpiGraph", statistic, rows, hosts, facts, missing, (), extent.contradicted
     )

@@ -58,9 +58,8 @@ class _Communicator(msgspec.Struct):
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether the lines have keys that only the Inspector writes."""
-    return any('"coll_perf"' in line or '"p2p_perf"' in line for line in lines) and any(
-        '"coll_msg_size_bytes"' in line or '"p2p_msg_size_bytes"' in line for line in lines
-    )
+    has_call = any('"coll_perf"' in line or '"p2p_perf"' in line for line in lines)
+    return has_call and any('"coll_msg_size_bytes"' in line or '"p2p_msg_size_bytes"' in line for line in lines)
 
 
 def _communicators(lines: Sequence[str]) -> Iterable[_Communicator]:
@@ -72,88 +71,102 @@ def _communicators(lines: Sequence[str]) -> Iterable[_Communicator]:
         except ValueError:
             bad += 1
     communicators: dict[str, _Communicator] = {}
-    for key, of_key in calls.items():
-        communicators.setdefault(key.communicator, _Communicator(of_key.line, bad)).calls.append((key, of_key))
+    for key, calls_of_key in calls.items():
+        communicators.setdefault(key.communicator, _Communicator(calls_of_key.line, bad)).calls.append((key, calls_of_key))
     return communicators.values()
 
 
 def objects_in(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield (first line, text) of each object, on one line or on several."""
-    parts, depth, begun = list[str](), 0, 0
+    parts: list[str] = []
+    depth = 0
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not parts and not text.startswith("{"):
             continue
-        begun = begun if parts else number
         parts.append(text)
         depth += text.count("{") - text.count("}")
         if depth <= 0 or len(parts) > _LONGEST_OBJECT:
-            yield begun, "".join(parts)
-            parts, depth = [], 0
+            yield number - len(parts) + 1, "".join(parts)
+            parts = []
+            depth = 0
 
 
 def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -> bool:
     """Add a call. Return False if the object is not one."""
-    header, metadata = dict_of(document.get("header")), dict_of(document.get("metadata"))
+    header = dict_of(document.get("header"))
     kind = "coll" if "coll_perf" in document else "p2p"
     call = dict_of(document.get(f"{kind}_perf"))
-    ranks, rank, size = as_count(header.get("n_ranks")), as_count(header.get("rank")), as_count(call.get(f"{kind}_msg_size_bytes"))
-    micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), as_count(call.get(f"{kind}_sn"))
-    if ranks is None or rank is None or size is None or sequence is None or not isinstance(micros, int | float):
+    ranks, rank = (as_count(header.get(name)) for name in ("n_ranks", "rank"))
+    printed_size, sequence = (as_count(call.get(name)) for name in (f"{kind}_msg_size_bytes", f"{kind}_sn"))
+    micros = call.get(f"{kind}_exec_time_us")
+    if ranks is None or rank is None or printed_size is None or sequence is None or not isinstance(micros, int | float):
         return False
-    operation = short(name).lower()
-    held = size * (ranks if operation in _PARTS else 1)
+    operation = short(str(call.get(kind))).lower()
+    size = printed_size * (ranks if operation in _PARTS else 1)
     time_s = micros / 1e6
-    if not (is_size(held) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):
+    if not (is_size(size) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):
         return False
-    nodes = as_count(header.get("nnodes"))
-    named = " ".join(short(str(header[name])) for name in ("id", "comm_name") if header.get(name) and header[name] != "unknown")
-    known = nodes if nodes and nodes <= ranks else None
-    key = _Key(named, operation, held, ranks, known, kind == "p2p", short(str(call.get(f"{kind}_timing_source") or "")))
-    each = calls.setdefault(key, _Calls(number))
-    each.times.setdefault(sequence, {})[rank] = time_s
-    each.hosts[rank] = short(str(metadata.get("hostname") or ""))
+    nodes = as_count(header.get("nnodes")) or None
+    if nodes and nodes > ranks:
+        nodes = None
+    communicator = " ".join(short(str(header[name])) for name in ("id", "comm_name") if header.get(name) and header[name] != "unknown")
+    source = short(str(call.get(f"{kind}_timing_source") or ""))
+    calls_of_key = calls.setdefault(_Key(communicator, operation, size, ranks, nodes, kind == "p2p", source), _Calls(number))
+    calls_of_key.times.setdefault(sequence, {})[rank] = time_s
+    calls_of_key.hosts[rank] = short(str(dict_of(document.get("metadata")).get("hostname") or ""))
     rate = call.get(f"{kind}_algobw_gbs")
-    each.unlike += isinstance(rate, int | float) and rate > 0 and abs(held / time_s / 1e9 / rate - 1) > _AGREES
+    calls_of_key.unlike += isinstance(rate, int | float) and rate > 0 and abs(size / time_s / 1e9 / rate - 1) > _AGREES
     return True
 
 
 def _runs(communicator: _Communicator, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    calls, bad = communicator.calls, communicator.bad
-    rows, arrays = list[Row](), dict[int, Arrays]()
-    for key, each in calls:
-        row, found = _row(key, each, user_input)
-        if found:
-            arrays[len(rows)] = found
+    rows: list[Row] = []
+    arrays: dict[int, Arrays] = {}
+    host_of: dict[int, str] = {}
+    unlike = 0
+    for key, calls in communicator.calls:
+        row, arrays_of_row = _row(key, calls, user_input)
+        if arrays_of_row:
+            arrays[len(rows)] = arrays_of_row
         rows.append(row)
-    first, seen = calls[0][0], {rank: host for _, each in calls for rank, host in each.hosts.items()}
-    hosts = [seen[rank] for rank in sorted(seen)] if sorted(seen) == list(range(first.ranks)) and all(seen.values()) else []
-    unlike = sum(each.unlike for _, each in calls)
-    doubts: list[ImportDoubt] = [SkippedLines(bad, SkippedReason.UNREADABLE, unit="object")] if bad else []
-    doubts += [CallRateMismatch(unlike)] if unlike else []
+        host_of |= calls.hosts
+        unlike += calls.unlike
+    first, _ = communicator.calls[0]
+    is_complete = sorted(host_of) == list(range(first.ranks)) and all(host_of.values())
+    hosts = [host_of[rank] for rank in sorted(host_of)] if is_complete else []
+    doubts: list[ImportDoubt] = []
+    if communicator.bad:
+        doubts.append(SkippedLines(communicator.bad, SkippedReason.UNREADABLE, unit="object"))
+    if unlike:
+        doubts.append(CallRateMismatch(unlike))
     missing = [NotInOutput(MissingItem.DTYPE, assumed=user_input.dtype or "uint8"), *lacks(MissingItem.VERIFICATION, MissingItem.SLOW_RANK)]
-    if not hosts and len(seen) < first.ranks:
-        missing.append(NotInOutput(MissingItem.OTHER_RANKS, source=f"the files have {len(seen)} of {first.ranks} ranks"))
+    if not hosts and len(host_of) < first.ranks:
+        missing.append(NotInOutput(MissingItem.OTHER_RANKS, source=f"the files have {len(host_of)} of {first.ranks} ranks"))
     program = f"communicator {first.communicator}"
     statistic = rows[0].evidence["statistic"]
     yield ImportedTable("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
 
 
 def _row(key: _Key, calls: _Calls, user_input: UserInput) -> tuple[Row, Arrays]:
-    seen = sorted({rank for ranks in calls.times.values() for rank in ranks})
-    whole = len(seen) == key.ranks
+    ranks = sorted({rank for times in calls.times.values() for rank in times})
+    is_complete = len(ranks) == key.ranks
     # With the files of all ranks, calls that are missing for some ranks (a full ring buffer) do not count.
-    times = [ranks for _, ranks in sorted(calls.times.items()) if not whole or len(ranks) == key.ranks] or list(calls.times.values())
-    of = "the slowest rank" if whole else f"rank {seen[0]}" if len(seen) == 1 else f"the slowest of {len(seen)} ranks"
-    statistic = f"the {'median over ' if len(times) > 1 else 'time of '}{len(times)} call{'s' if len(times) > 1 else ''} of {of}" + (
-        f", timed by {key.source}" if key.source else ""
-    )
+    times_by_call = [times for _, times in sorted(calls.times.items()) if not is_complete or len(times) == key.ranks]
+    times_by_call = times_by_call or list(calls.times.values())
+    count = len(times_by_call)
+    source = f"rank {ranks[0]}" if len(ranks) == 1 else f"the slowest of {len(ranks)} ranks"
+    if is_complete:
+        source = "the slowest rank"
+    if key.source:
+        source += f", timed by {key.source}"
+    statistic = f"the median over {count} calls of {source}" if count > 1 else f"the time of 1 call of {source}"
     kind = RowKind(
         key.operation, "nccl", "nccl", user_input.dtype or "uint8", 2 if key.pair else key.ranks,
         key.nodes or user_input.nodes, statistic, "cuda",
         root=0 if key.operation in _ROOTED else None, mode="pipelined", like="p2p_bandwidth" if key.pair else None,
     )  # fmt: skip
-    series = np.array([max(ranks.values()) for ranks in times])
+    series = np.array([max(times.values()) for times in times_by_call])
     row = kind.row(key.size, float(np.median(series)), line=calls.line, count=key.size)
     return sampled(row, Samples(series, statistic), kind) if len(series) > 1 else (row, {})
 

@@ -1,4 +1,8 @@
-"""Read nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
+"""Read nccl-tests' and rccl-tests' text, among the lines of mpirun, srun and NCCL, and their JSON (source: src/util.cu, 2.0 to 2.19).
+
+Tables may be of any version, with or without their head. The JSON of -J FILE has the ranks' devices, arguments and environment. With
+-I 1 it has the time of each iteration, the slowest process's and each process's: these become samples.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +63,6 @@ from collbench.results.store import parse_object
 from collbench.units import plural
 from collbench.untrusted import dict_of, list_of
 
-# The text of nccl-tests and rccl-tests: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
-
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 _VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
 _RCCL_VERSION = re.compile(r"(.{0,120}?)#?\s*\brccl-tests: Version (\S+)")
@@ -83,7 +85,8 @@ _UNMARKED = re.compile(
 )
 _OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
 _LONGEST = 4096  # characters of a line of a table or a comment
-_BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
+_BODY = 4  # time, algbw, busbw, #wrong
+_WIDE = 8  # with -I 1 also i_min, i_max, i_p99, i_cv%
 _FIGURE = re.compile(r"[-+]?[\d.]{1,40}(?:e[-+]?\d{1,4})?|N/A|-?nan|inf")
 _CUT = re.compile(r"\s*[\d,.]{1,18}\s+[\d,.]{1,18}\s+(?:b?float|double|half|u?int)\w{0,12}\s")
 _GAP = re.compile(r"\s{30,}")  # in place of missing out-of-place figures
@@ -163,19 +166,26 @@ class Head(msgspec.Struct):
             rank, group, _, host, number, address, name = device.groups()
             self.devices.append(PrintedDevice(int(rank), int(group or 0), host, int(number), address, name.strip()))
         elif version := _VERSION.match(text):
-            self.tool, self.version, library = f"{version[1]}-tests", version[2], version[3]
+            library = version[3]
+            self.tool = f"{version[1]}-tests"
+            self.version = version[2]
             self.library = dotted(int(library)) if library and len(library) < 10 else None
         elif text.startswith("# nThread"):
             self.starts += 1
-            self.numbers |= {name: int(found[1][:9]) for name, form in _NUMBERS.items() if (found := form.search(text))}
+            matches = {name: form.search(text) for name, form in _NUMBERS.items()}
+            self.numbers |= {name: int(match[1][:9]) for name, match in matches.items() if match}
         elif program := _PROGRAM.search(text):
             self.program = program[1].strip()
         elif bad := _OUT_OF_BOUNDS.search(text):
             self.bad = int(bad[1][:18])
         elif "Blocking Enabled" in text:
-            self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
+            self.blocking = 2 if "no barrier" in text else 1
+            if "outer iteration" in text:
+                self.blocking = 3
         elif {"algbw", "busbw"} <= (words := set(text.split())):
-            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, bool({"error", "res"} & words)
+            self.wide = "i_min" in words
+            self.cpu_time = "cputime" in words
+            self.old = bool({"error", "res"} & words)
             if not _ORDER.search(text):
                 self.unknown_columns = "time, algbw and busbw in another order"
         elif (units := text[1:].split()) and all(word[:1] == "(" and word[-1:] == ")" for word in units):
@@ -201,8 +211,10 @@ def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     words = text.split()
     if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
         return None
-    at = 4 if words[3][0].isalpha() and words[3][:3] not in ("N/A", "nan", "inf") else 3
-    figures = words[at:-2] if len(words) > 8 and _DATE.match(words[-2]) else words[at:]
+    has_redop = words[3][0].isalpha() and words[3][:3] not in ("N/A", "nan", "inf")
+    figures = words[4:] if has_redop else words[3:]
+    if len(words) > 8 and _DATE.match(words[-2]):
+        figures = figures[:-2]
     root = figures.pop(0) if len(figures) % _BODY == 1 else ""
     width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
     if len(figures) not in (width, 2 * width) or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
@@ -212,7 +224,7 @@ def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     placed = _body(figures[:width]), _body(figures[width:])
     if len(figures) == width and _GAP.search(text.rstrip()):  # an incomplete line, or a replay, which has no out-of-place figures
         placed = None, placed[0]
-    redop = words[3] if at == 4 and words[3] != "none" else None
+    redop = words[3] if has_redop and words[3] != "none" else None
     return TableLine(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
 
 
@@ -223,10 +235,6 @@ def _body(words: list[str]) -> Body | None:
 def _root(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 9 else None
 
-
-# The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
-#
-# A file's name decides only between operations with the same columns, and only if no program is named.
 
 PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
@@ -265,13 +273,14 @@ class DecidedRanks(NamedTuple):
 
 def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
     """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
-    where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
+    where = f"the table at line {lines[0].number}"
+    possible = _by_layout(head, lines)
     listed = ", ".join(possible) or "any"
     program = head.program if head.program is not None else context.program
-    known = program_operation(program) if program is not None else None
-    if known is not None and (head.program is not None or known in possible):
-        contradicted = contradiction(where, "operation", user_input.operation, known)
-        return NamedOperation(operation_named(known), program, contradicted=contradicted)
+    operation = program_operation(program) if program is not None else None
+    if operation is not None and (head.program is not None or operation in possible):
+        contradicted = contradiction(where, "operation", user_input.operation, operation)
+        return NamedOperation(operation_named(operation), program, contradicted=contradicted)
     if user_input.operation is not None:
         if user_input.operation not in possible:
             raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {listed}): omit it")
@@ -280,7 +289,7 @@ def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, 
         raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
     if len(possible) == 1:
         return NamedOperation(operation_named(possible[0]), None, "its columns")
-    # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
+    # The file's name decides only here. The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
     file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
     hint = max((name for name in PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
@@ -291,8 +300,8 @@ def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, 
 def program_operation(program: str) -> str | None:
     """Return the operation of a program's name with any suffix: allreduce for "./build/all_reduce_perf_mpi". None: unknown."""
     words = program.split()
-    found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
-    return PROGRAMS.get(found[1]) if found else None
+    match = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
+    return PROGRAMS.get(match[1]) if match else None
 
 
 def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation, user_input: UserInput, context: LogContext) -> DecidedRanks:
@@ -301,26 +310,28 @@ def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation, user_
     Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
     """
     where = f"the table at line {lines[0].number}"
-    own = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
-    ranks, hosts = {device.rank for device in own}, {device.host for device in own}
-    is_known = bool(ranks) and (len(own) < len(head.devices) or ranks == set(range(len(ranks))))
-    once = len(own) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
-    nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
-    nodes = nodes if is_known else None
+    devices = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
+    ranks = {device.rank for device in devices}
+    is_known = bool(ranks) and (len(devices) < len(head.devices) or ranks == set(range(len(ranks))))
+    nodes = None
+    if is_known and len(devices) == len(ranks):  # otherwise several jobs print into each other, and the host of each rank is unknown
+        nodes = len({device.host for device in devices})
+    elif is_known and len(ranks) == 1:
+        nodes = 1
     counts = None
     if operation.parts(4) > 1 and not operation.uneven:  # a buffer has a part for each rank; alltoallv's parts are uneven
         parts = {parts_of(line) for line in lines if line.size and line.elements}
         counts = parts.pop() if len(parts) == 1 else None
     factor = rank_range(operation, fastest(lines))
 
-    def decided(number: int | None, source: str, of_nodes: int | None = nodes, place: str = where) -> DecidedRanks:
-        return DecidedRanks(ranks_and_nodes(user_input, number, of_nodes, place), source, factor, counts)
+    def decided(number: int | None, source: str, nodes: int | None = nodes, where: str = where) -> DecidedRanks:
+        return DecidedRanks(ranks_and_nodes(user_input, number, nodes, where), source, factor, counts)
 
     only = factor.only if factor else None
     listed = len(ranks) if is_known else None
-    for known, source in ((listed, "the list of devices"), (counts, "size and count"), (only, "busbw / algbw")):
-        if known is not None:
-            return decided(known, source)
+    for number, source in ((listed, "the list of devices"), (counts, "size and count"), (only, "busbw / algbw")):
+        if number is not None:
+            return decided(number, source)
     if user_input.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
             raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
@@ -330,10 +341,10 @@ def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation, user_
     gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
     threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
     launched = None if context.processes is None else context.processes * gpus * threads
-    for known, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
-        if known and (factor is None or factor.holds(known)):
-            return decided(known, source, nodes or len(set(context.hosts)) or None)
-    return decided(None, "--ranks", place=where + (f" (busbw / algbw allows {factor})" if factor is not None else ""))
+    for number, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
+        if number and (factor is None or factor.holds(number)):
+            return decided(number, source, nodes or len(set(context.hosts)) or None)
+    return decided(None, "--ranks", where=where + (f" (busbw / algbw allows {factor})" if factor is not None else ""))
 
 
 def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
@@ -346,22 +357,24 @@ def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
 def parts_of(line: TableLine) -> int | None:
     """Return size / (count × width), the number of parts of `count` elements in a buffer; None if it is not an integer."""
     width = width_of(type_name(line.dtype))
-    whole = width * line.elements if width else 0
-    return line.size // whole if whole and line.size % whole == 0 else None
+    part = width * line.elements if width else 0
+    return line.size // part if part and line.size % part == 0 else None
 
 
 def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
     """Return the operations that print such lines, by root, redop and count, by what is checked in place, and by all-reduce's factor."""
-    line = max(lines, key=lambda each: each.size)
-    whole = parts_of(line) == 1
+    line = max(lines, key=lambda line: line.size)
+    is_whole = parts_of(line) == 1
+    if line.root is not None and line.redop:
+        return ["reduce"]
     if line.root is not None:
-        return ["reduce"] if line.redop else ["broadcast"] if whole else ["gather", "scatter"]
-    if line.redop and not whole:
+        return ["broadcast"] if is_whole else ["gather", "scatter"]
+    if line.redop and not is_whole:
         return ["reducescatter"]
     if not line.redop:
-        return _as_checked(head, lines, ["sendrecv"] if whole else ["allgather", "alltoall", "alltoallv", "hypercube"])
-    found = rank_range(operations()["allreduce"], fastest(lines))
-    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and has the factor of two ranks
+        return _as_checked(head, lines, ["sendrecv"] if is_whole else ["allgather", "alltoall", "alltoallv", "hypercube"])
+    ranks = rank_range(operations()["allreduce"], fastest(lines))
+    if ranks is None or ranks.holds(2):  # sendrecv prints a redop that it does not use, and has the factor of two ranks
         return _as_checked(head, lines, ["allreduce", "sendrecv"])
     return ["allreduce"]
 
@@ -377,8 +390,6 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
     unchecked = filled == {False}
     return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
 
-
-# Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
 
 _MOST_WRONG = 2**62
 _BLOCKED = {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
@@ -451,12 +462,12 @@ def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]
     """Return the lines of jobs that print into each other: each line goes to the first job that lacks its case."""
     passes: list[dict[Any, TableLine]] = [{} for _ in range(jobs)]
     for line in lines:
-        free = next((each for each in passes if line.case not in each), None)
+        free = next((lines_by_case for lines_by_case in passes if line.case not in lines_by_case), None)
         if free is None:
             free = {}
             passes.append(free)
         free[line.case] = line
-    return [list(each.values()) for each in passes if each]
+    return [list(lines_by_case.values()) for lines_by_case in passes if lines_by_case]
 
 
 def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> ImportedTable | None:
@@ -468,36 +479,39 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     bodies = [body for line in lines for body in line.placed if body]
     if head.old is None and any(_OLD_ERROR.fullmatch(body.wrong) for body in bodies):
         head = replace(head, old=True)  # without a header, the fourth column shows that it is the largest error: "2e-01", "0e+00"
-    named = operation_of(head, lines, user_input, context)
-    ranks = ranks_of(head, lines, named.operation, user_input, context)
-    rows, arrays = _rows(replace(block, head=head), lines, named.operation, ranks)
+    named_operation = operation_of(head, lines, user_input, context)
+    operation = named_operation.operation
+    ranks = ranks_of(head, lines, operation, user_input, context)
+    rows, arrays = _rows(replace(block, head=head), lines, operation, ranks)
     if not rows:
         return None
-    by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
-    whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank))) and not head.cut
-    hosts = [by_rank[rank] for rank in sorted(by_rank)] if whole else []
+    host_of = {device.rank: short(device.host) for device in head.devices}
+    is_complete = len(host_of) == len(head.devices) and sorted(host_of) == list(range(len(host_of))) and not head.cut
+    hosts = [host_of[rank] for rank in sorted(host_of)] if is_complete else []
     facts: dict[str, Any] = {**start_facts(context), **head.numbers}
-    if version := context.library[1] if context.library else head.library:
-        facts["library"] = version
+    library = context.library[1] if context.library else head.library
+    if library:
+        facts["library"] = library
     if head.devices:
         facts["devices"] = [
-            {"rank": d.rank, "host": short(d.host), "device": d.device, "gpu": short(d.address), "name": short(d.name)}
-            for d in head.devices
+            {"rank": gpu.rank, "host": short(gpu.host), "device": gpu.device, "gpu": short(gpu.address), "name": short(gpu.name)}
+            for gpu in head.devices
         ]
-    if environment := {**context.environment, **head.environment}:
+    environment = {**context.environment, **head.environment}
+    if environment:
         facts["environment"] = environment
-    program = named.program or named.operation.name
+    program = named_operation.program or operation.name
     return ImportedTable(
         head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]), rows[0].evidence["statistic"], rows,
-        hosts or with_hosts(context, ranks.extent.ranks), facts, list(_missing(head, named, ranks, bodies, arrays)),
-        list(_doubts(head, lines, named.operation, ranks)), (*named.contradicted, *ranks.extent.contradicted), arrays,
+        hosts or with_hosts(context, ranks.extent.ranks), facts, list(_missing(head, named_operation, ranks, bodies, arrays)),
+        list(_doubts(head, lines, operation, ranks)), (*named_operation.contradicted, *ranks.extent.contradicted), arrays,
     )  # fmt: skip
 
 
 def _rows(
     block: NcclTestsBlock, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks
 ) -> tuple[list[Row], dict[int, Arrays]]:
-    head, ranks = block.head, decided.extent.ranks
+    head = block.head
     rows: list[Row] = []
     arrays: dict[int, Arrays] = {}
     kinds: dict[Any, RowKind] = {}
@@ -509,15 +523,19 @@ def _rows(
             key = (line.dtype, line.redop, line.root, in_place)
             kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, decided, operation, bool(in_place)))
             wrong = _wrong(head, body.wrong)
+            size = _size(line, operation, decided.extent.ranks)
             row = kind.row(
-                _size(line, operation, ranks), micros / 1e6, line=line.number, count=line.elements, spread=_spread(head, body),
+                size, micros / 1e6, line=line.number, count=line.elements, spread=_spread(head, body),
                 checked=0 if wrong is None else max(1, head.numbers.get("validation", 1)), wrong=wrong,
             )  # fmt: skip
-            if (samples := block.samples.get((line.number, bool(in_place)))) is not None:
+            samples = block.samples.get((line.number, bool(in_place)))
+            if samples is not None:
                 row, arrays[len(rows)] = sampled(row, samples, kind)
-            flags = [RANKS_DOUBTFUL] if decided.doubtful else []
-            flags += ["wrong_data"] if wrong or (wrong is None and head.bad) else []
-            rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
+            if decided.doubtful:
+                row = replace(row, flags=(*row.flags, RANKS_DOUBTFUL))
+            if wrong or (wrong is None and head.bad):
+                row = replace(row, flags=(*row.flags, "wrong_data"))
+            rows.append(row)
     if rows and head.bad and block.lines[-1] is lines[-1] and not any(row.wrong for row in rows):
         reason = f"wrong data: {plural(head.bad, 'value')} out of bounds, in a case that the columns do not show"
         unknown_case = next(iter(kinds.values())).without_figures(0, 0, lines[-1].number, reason)
@@ -527,17 +545,23 @@ def _rows(
 
 def _kind(head: Head, line: TableLine, decided: DecidedRanks, operation: Operation, in_place: bool) -> RowKind:
     library = "rccl" if head.tool == "rccl-tests" else "nccl"
-    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
-    each = f" of {calls} calls" if calls > 1 else ""
+    iterations = head.numbers.get("iterations") or "the"
     # src/common.cu: BenchTime
-    statistic = f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
-    mode = "graph" if head.numbers.get("graph") else "isolated" if head.blocking in (1, 2) else "pipelined"
+    statistic = f"the mean over {iterations} iterations{_of_calls(head)}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
+    mode = "isolated" if head.blocking in (1, 2) else "pipelined"
+    if head.numbers.get("graph"):
+        mode = "graph"
     return RowKind(
         operation.name, library, "nccl", type_name(line.dtype), decided.extent.ranks, decided.extent.nodes, statistic,
         "cuda" if library == "nccl" else "rocm", short(line.redop) if operation.reduces and line.redop else None,
         line.root if operation.rooted else None, mode, in_place, "rotating",
         evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
     )  # fmt: skip
+
+
+def _of_calls(head: Head) -> str:
+    calls = head.numbers.get("calls", 1)
+    return f" of {calls} calls" if calls > 1 else ""
 
 
 def _size(line: TableLine, operation: Operation, ranks: int) -> int:
@@ -550,60 +574,57 @@ def _spread(head: Head, body: Body) -> Quantiles:
     if not body.per_iteration:
         return Quantiles()
     calls = max(1, head.numbers.get("calls", 1))
-    least, most, p99, _, p95 = (
-        known / 1e6 / calls if (known := parse_number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
-    )
+    micros = [parse_number(text) for text in (*body.per_iteration, "")[:5]]
+    least, most, p99, _, p95 = (number / 1e6 / calls if number is not None else None for number in micros)
     return Quantiles(least, p95, p99, most)
 
 
 def _wrong(head: Head, text: str) -> int | None:
     """Return the wrong elements. The old fourth column is the largest error, which proves right data only together with the foot."""
-    known = parse_number(text)
-    if known is None or head.numbers.get("validation") == 0:
+    number = parse_number(text)
+    if number is None or head.numbers.get("validation") == 0:
         return None
     if head.old:
         return 0 if head.bad == 0 else None
-    return int(min(known, _MOST_WRONG))
+    return int(min(number, _MOST_WRONG))
 
 
 def _missing(
-    head: Head, named: NamedOperation, ranks: DecidedRanks, bodies: Sequence[Body], arrays: Mapping[int, Arrays]
+    head: Head, operation: NamedOperation, ranks: DecidedRanks, bodies: Sequence[Body], arrays: Mapping[int, Arrays]
 ) -> Iterator[Missing]:
-    if named.source:
-        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source}")
+    if operation.source:
+        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {operation.source}")
     if ranks.extent.nodes is None:
         yield NotInOutput(MissingItem.NODES)
     if ranks.source != "the list of devices":
         yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source}")
     if not arrays and not any(body.per_iteration for body in bodies):
         yield from lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES)
-    if not any("all_s" in each for each in arrays.values()):
+    if not any("all_s" in arrays_of_row for arrays_of_row in arrays.values()):
         yield NotInOutput(MissingItem.RANK_DATA)
     if head.numbers.get("validation") == 0:
         yield NotInOutput(MissingItem.VERIFICATION)
 
 
 def _doubts(head: Head, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks) -> Iterator[ImportDoubt]:
-    ranks, counts = decided.extent.ranks, decided.counts
+    ranks = decided.extent.ranks
     if decided.doubtful and decided.factor is not None:
         yield rank_mismatch("busbw / algbw", decided.factor, ranks, operation.name)
-    if counts is not None and counts != ranks:
-        yield rank_mismatch("size / count", RankRange(counts, counts), ranks, operation.name)
+    if decided.counts is not None and decided.counts != ranks:
+        yield rank_mismatch("size / count", RankRange(decided.counts, decided.counts), ranks, operation.name)
     if ranks == 1 and not decided.doubtful:
         yield SingleRankTable()
-    if (groups := len({device.group for device in head.devices})) > 1:
-        yield AveragedGroups(groups)
+    groups = {device.group for device in head.devices}
+    if len(groups) > 1:
+        yield AveragedGroups(len(groups))
     if head.bad:
         yield OutOfBoundsValues(head.bad)
     placed = [(line, body) for line in lines for body in line.placed if body]
-    line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
-    if mismatch := rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number):
+    line, body = max(placed, key=lambda line_and_body: parse_number(line_and_body[1].algbw) or 0.0)
+    mismatch = rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number)
+    if mismatch:
         yield mismatch
 
-
-# Reads what nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, arguments and environment.
-#
-# With -I 1 it holds the time of each iteration, the slowest process's and each process's: these become samples.
 
 _NEWEST = 3
 _AVERAGES = {"0": "of rank 0", "1": "averaged over the ranks", "2": "the least of the ranks", "3": "the most of the ranks"}
@@ -631,51 +652,53 @@ def _json_block(lines: Sequence[str]) -> list[NcclTestsBlock]:
     if not isinstance(version, int) or not 0 < version <= _NEWEST:
         raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
     head = _head(document)
-    table, samples = list[TableLine](), dict[tuple[int, bool], Samples]()
-    for number, each in enumerate(list_of(document.get("results"), dict), 1):
-        if line := _line(number, each):
-            table.append(line)
-            samples.update(_samples(number, each, head))
-    return [NcclTestsBlock(head, table, samples, in_log=False)]
+    lines_of_table: list[TableLine] = []
+    samples: dict[tuple[int, bool], Samples] = {}
+    for number, result in enumerate(list_of(document.get("results"), dict), 1):
+        line = _line(number, result)
+        if line:
+            lines_of_table.append(line)
+            samples.update(_samples(number, result, head))
+    return [NcclTestsBlock(head, lines_of_table, samples, in_log=False)]
 
 
-def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
+def _samples(number: int, result: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
     """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
-        place_json = dict_of(each.get(f"{place}_per_iter"))
+        place_json = dict_of(result.get(f"{place}_per_iter"))
         skipped = as_count(place_json.get("skipped_iterations")) or 0
         slowest = _times(place_json.get("times_us"), skipped, calls)
-        iterations = as_count(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        iterations = as_count(result.get("actual_iterations")) or head.numbers.get("iterations", 0)
         if len(slowest) < 2 or len(slowest) != iterations - skipped:
             continue  # without them the printed summary is still right
-        processes = [_times(one, skipped, calls) for one in list_of(place_json.get("per_process_max_times_us"), object)]
+        times_by_process = [_times(micros, skipped, calls) for micros in list_of(place_json.get("per_process_max_times_us"), object)]
         # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
-        of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
-        per_rank = np.array(processes) if of_ranks and processes else None
-        several = f" of {calls} calls" if calls > 1 else ""
-        statistic = f"the median over {len(slowest)} iterations{several} of the slowest rank"
+        has_one_rank_each = len(times_by_process) == len(head.devices) and all(len(times) == len(slowest) for times in times_by_process)
+        per_rank = np.array(times_by_process) if has_one_rank_each and times_by_process else None
+        statistic = f"the median over {len(slowest)} iterations{_of_calls(head)} of the slowest rank"
         yield (number, bool(in_place)), Samples(np.array(slowest), statistic, per_rank)
 
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
-    """Return seconds per call; [] if one of them is not a valid time."""
+    """Return seconds per call; [] if a time is not valid."""
     micros = list_of(value, object)[skipped:]
-    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in micros]
-    return times if all(is_time(time) for time in times) else []
+    times = [number / 1e6 / calls for number in micros if isinstance(number, int | float) and not isinstance(number, bool)]
+    return times if len(times) == len(micros) and all(is_time(time) for time in times) else []
 
 
 def _head(document: Mapping[str, Any]) -> Head:
     config = dict_of(document.get("config"))
     arguments = list_of(document.get("args"), str)
     head = Head(program=arguments[0] if arguments else None, starts=1, old=False)
-    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := as_count(config.get(key))) is not None}
-    head.cpu_time = any("cpu_time" in dict_of(each.get(place)) for each in list_of(document.get("results"), dict) for place in _PLACES)
+    numbers = {name: as_count(config.get(key)) for name, key in _JSON_NUMBERS.items()}
+    head.numbers = {name: number for name, number in numbers.items() if number is not None}
+    head.cpu_time = any("cpu_time" in dict_of(result.get(place)) for result in list_of(document.get("results"), dict) for place in _PLACES)
     if config.get("blocking_collectives") == "true":  # JSON has only whether -z was given
         blocking = last_option(arguments, "-z", "--blocking")
         head.blocking = int(blocking) if blocking in ("1", "2", "3") else 1
     head.averaged = _AVERAGES.get(last_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
-    head.devices = [device for each in list_of(config.get("devices"), dict) if (device := _device(each))]
+    head.devices = list(filter(None, map(_device, list_of(config.get("devices"), dict))))
     head.bad = as_count(dict_of(document.get("out_of_bounds")).get("count"))
     code = as_count(document.get("nccl_version"))
     head.library = dotted(code) if code else None
@@ -684,35 +707,37 @@ def _head(document: Mapping[str, Any]) -> Head:
     return head
 
 
-def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
-    size, count, dtype = as_count(each.get("size")), as_count(each.get("count")), each.get("type")
+def _line(number: int, result: Mapping[str, Any]) -> TableLine | None:
+    size, count = (as_count(result.get(name)) for name in ("size", "count"))
+    dtype = result.get("type")
     if size is None or count is None or not isinstance(dtype, str):
         return None
-    redop, root = each.get("redop"), _root(str(each.get("root")).strip())
-    named = redop if isinstance(redop, str) and redop not in ("", "none") else None
-    placed = [_body_json(dict_of(each.get(place)), dict_of(each.get(f"{place}_per_iter"))) for place in _PLACES]
-    return TableLine(number, size, count, dtype, named, root, (placed[0], placed[1]))
+    redop = result.get("redop")
+    if not isinstance(redop, str) or redop in ("", "none"):
+        redop = None
+    root = _root(str(result.get("root")).strip())
+    out_of_place, in_place = (_body_json(dict_of(result.get(place)), dict_of(result.get(f"{place}_per_iter"))) for place in _PLACES)
+    return TableLine(number, size, count, dtype, redop, root, (out_of_place, in_place))
 
 
 def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
     """Return the figures in the form of the text output, with the six digits that JSON has."""
     if not figures:
         return None
-    values = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
-    each = tuple(_figure(per_iteration.get(name)) for name in _PER_ITERATION) if per_iteration else ()
-    return Body(values[0], values[1], values[2], values[3], each)
+    time, algbw, busbw, wrong = (_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong"))
+    return Body(time, algbw, busbw, wrong, tuple(_figure(per_iteration.get(name)) for name in _PER_ITERATION) if per_iteration else ())
 
 
 def _figure(value: Any) -> str:
     return f"{value:.6f}" if isinstance(value, int | float) and not isinstance(value, bool) else "N/A"
 
 
-def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
-    numbers = [as_count(each.get(name)) for name in ("rank", "group", "device")]
-    host, address, name = (str(each.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
-    if numbers[0] is None or not host:
+def _device(fields: Mapping[str, Any]) -> PrintedDevice | None:
+    rank, group, device = (as_count(fields.get(key)) for key in ("rank", "group", "device"))
+    host, address, name = (str(fields.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
+    if rank is None or not host:
         return None
-    return PrintedDevice(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
+    return PrintedDevice(rank, group or 0, host, device or 0, address, name.strip())
 
 
 NCCL_TESTS_JSON = Importer(
@@ -758,34 +783,41 @@ class _Stream(msgspec.Struct):
     def close(self) -> None:
         if self.lines:
             if self.version:  # rccl-tests prints it outside of its comments
-                self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
+                self.head.tool = "rccl-tests"
+                self.head.version = self.head.version or self.version
             self.blocks.append(NcclTestsBlock(self.head, self.lines, bad=self.bad))
-        self.head, self.lines, self.bad, self.version, self.ended = Head(), [], [], None, False
+        self.head = Head()
+        self.lines = []
+        self.bad = []
+        self.version = None
+        self.ended = False
 
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether the lines have nccl-tests' header or a line of its table."""
-    found = (split_line(line) for line in lines)
+    tagged_lines = filter(None, map(split_line, lines))
     return any(
-        _OPENS.match(text) or _HEADER.match(text) if text[:1] == "#" else parse_line(0, text, wide=False) for _, text in filter(None, found)
+        _OPENS.match(text) or _HEADER.match(text) if text[:1] == "#" else parse_line(0, text, wide=False) for _, text in tagged_lines
     )
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
     streams: dict[str, _Stream] = {}
     for number, line in enumerate(lines, 1):
-        found = None if _RCCL in line else split_line(line)
-        if found is None:
-            if _RCCL in line and (version := _RCCL_VERSION.match(line)):  # "rccl-tests: Version develop:83d38d9", printed without #
-                streams.setdefault(split_prefix(f"{version[1]} #").writer, _Stream()).version = version[2]
+        version = _RCCL_VERSION.match(line) if _RCCL in line else None
+        if version:  # "rccl-tests: Version develop:83d38d9", printed without #
+            streams.setdefault(split_prefix(f"{version[1]} #").writer, _Stream()).version = version[2]
+        tagged_line = None if _RCCL in line else split_line(line)
+        if tagged_line is None:
             continue
-        stream = streams.setdefault(found[0], _Stream())
-        if found[1][:1] == "#":
-            if found[1].startswith(_OWN_HEADER):
-                raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
-            stream.comment(found[1])
+        writer, text = tagged_line
+        stream = streams.setdefault(writer, _Stream())
+        if text.startswith(_OWN_HEADER):
+            raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
+        if text[:1] == "#":
+            stream.comment(text)
         else:
-            stream.line(number, found[1])
+            stream.line(number, text)
     for stream in streams.values():
         stream.close()
         yield from stream.blocks

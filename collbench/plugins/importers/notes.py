@@ -205,8 +205,8 @@ class RepeatedCases(ImportDoubt, frozen=True):
 
     def render(self) -> str:
         """Return the number of times, and what that may mean."""
-        why = "with one header, so they may be repetitions within one start (-N), not launches" if self.has_header else "without headers"
-        return f"each case occurs {self.times} times, {why}"
+        header = "with one header, so they may be repetitions within one start (-N), not launches" if self.has_header else "without headers"
+        return f"each case occurs {self.times} times, {header}"
 
 
 class FailedValidation(ImportDoubt, frozen=True):

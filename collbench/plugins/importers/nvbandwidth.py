@@ -50,12 +50,12 @@ class _NvbandwidthHead(msgspec.Struct):
     waived: int = 0  # test cases without a name
 
     def take(self, line: str) -> None:
-        if found := _VERSION.search(line):
-            self.version = found[1]
-        elif found := _PROCESS.search(line):
-            self.hosts[int(found[1])] = short(found[2])
-        elif found := _DEVICE.search(line):
-            self.devices.append(_device(found.groups()))
+        if version := _VERSION.search(line):
+            self.version = version[1]
+        elif process := _PROCESS.search(line):
+            self.hosts[int(process[1])] = short(process[2])
+        elif device := _DEVICE.search(line):
+            self.devices.append(_device(device))
         elif _UNVERIFIED.search(line):
             self.verified = False
 
@@ -90,46 +90,48 @@ def _in_text(lines: Sequence[str]) -> list[_Matrix]:
     head = _NvbandwidthHead()
     matrices: list[_Matrix] = []
     name = ""
-    for at, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         last = matrices[-1] if matrices else None
-        if found := _CASE.search(line):
-            name = found[2]
-            matrices.append(_Matrix(head, name, at, problem=_WAIVED if found[1] == "Waiving" else ""))
-        elif found := _SUM.match(line.strip()):
+        if case := _CASE.search(line):
+            name = case[2]
+            matrices.append(_Matrix(head, name, number, problem=_WAIVED if case[1] == "Waiving" else ""))
+        elif total := _SUM.match(line.strip()):
             if last:
-                last.name = found[1]
-        elif found := _DESCRIPTION.match(line.strip()):  # begins the first matrix of the test case that runs, or a further one of it
-            part = _PART.search(found[0])
+                last.name = total[1]
+        elif description := _DESCRIPTION.match(line.strip()):  # begins the first matrix of the test case that runs, or a further one of it
+            part = _PART.search(description[0])
             label = f"{name}_{part[1].lower()}" if part else name or _UNNAMED
             if last and not last.description and not last.problem:
-                last.name, last.description = label, found[0]
+                last.name = label
+                last.description = description[0]
             else:
-                matrices.append(_Matrix(head, label, at, found[0]))
-        elif found := _STATUS.match(line):
-            if found[1] == "Waived":
+                matrices.append(_Matrix(head, label, number, description[0]))
+        elif status := _STATUS.match(line):
+            if status[1] == "Waived":
                 head.waived += 1
             elif last and not last.rows:
-                last.problem = f"nvbandwidth: {short(found[2].strip()) or 'error'}"
+                last.problem = f"nvbandwidth: {short(status[2].strip()) or 'error'}"
         elif last and last.description:
-            _take(last, line, at)
+            _take(last, line, number)
         else:
             head.take(line)
     return [matrix for matrix in matrices if matrix.rows or matrix.name != _UNNAMED]
 
 
-def _device(fields: Sequence[str]) -> dict[str, Any]:
-    return {"rank": int(fields[0]), "device": int(fields[0]), "gpu": short(fields[2]), "name": short(fields[1])}
+def _device(match: re.Match[str]) -> dict[str, Any]:
+    number, name, address = match.groups()
+    return {"rank": int(number), "device": int(number), "gpu": short(address), "name": short(name)}
 
 
-def _take(matrix: _Matrix, line: str, at: int) -> None:
+def _take(matrix: _Matrix, line: str, number: int) -> None:
     words = line.split()
     if not words or len(words) > _MOST:
         return
     if not matrix.columns:
-        if all(word.isdecimal() for word in words) or not any(parse_number(word) is not None for word in words):
+        if all(word.isdecimal() for word in words) or all(parse_number(word) is None for word in words):
             matrix.columns = words
     elif len(words) == len(matrix.columns) + 1 and all(word == "N/A" or parse_number(word) is not None for word in words[1:]):
-        matrix.rows.append((at, words[0], [parse_number(word) for word in words[1:]]))
+        matrix.rows.append((number, words[0], [parse_number(word) for word in words[1:]]))
 
 
 def _in_json(lines: Sequence[str]) -> Iterator[_Matrix]:
@@ -142,19 +144,23 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Matrix]:
     fields = dict_of(document.get("nvbandwidth"))
     head = _NvbandwidthHead(short(str(fields["version"])) if fields.get("version") else None)
     for device in list_of(fields.get("GPU Device list"), object):
-        if found := _LISTED_DEVICE.match(str(device)):
-            head.devices.append(_device(found.groups()))
+        match = _LISTED_DEVICE.match(str(device))
+        if match:
+            head.devices.append(_device(match))
     cases: list[Any] = list_of(fields.get("testcases"), object)
-    for at, case in enumerate(cases, 1):
+    for number, case in enumerate(cases, 1):
         if not isinstance(dict_of(case).get("name"), str):
             continue
-        name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
-        status, failure = str(case.get("status", "")), str(case.get("error") or (at == len(cases) and fields.get("error")) or "")
+        name = short(case["name"])
+        description = short(str(case.get("bandwidth_description", "")))
         table = [[parse_number(str(value)) for value in row] for row in list_of(case.get("bandwidth_matrix"), list)][:_MOST]
         if not table:
+            failure = str(case.get("error") or (number == len(cases) and fields.get("error")) or "")
             problem = f"nvbandwidth: {printable(failure, 160)}" if failure else ""
+            if str(case.get("status", "")) == "Waived":
+                problem = _WAIVED
             if name != _UNNAMED:
-                yield _Matrix(head, name, at, description, problem=_WAIVED if status == "Waived" else problem)
+                yield _Matrix(head, name, number, description, problem=problem)
             continue
         columns = max((len(row) for row in table), default=0)
         # A bidirectional test prints its matrices one below the other.
@@ -164,40 +170,43 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Matrix]:
             label = name
             if parts > 1:  # as in the text: read1, read2, total
                 label += "_total" if part == 2 and parts == 3 else f"_{'write' if 'write' in name else 'read'}{part + 1}"
-            rows = [(at, str(i), row) for i, row in enumerate(table[part * height : (part + 1) * height])]
-            yield _Matrix(head, label, at, description, columns=[str(i) for i in range(columns)], rows=rows)
+            rows = [(number, str(i), row) for i, row in enumerate(table[part * height : (part + 1) * height])]
+            yield _Matrix(head, label, number, description, columns=[str(i) for i in range(columns)], rows=rows)
 
 
 def _runs(matrix: _Matrix, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    head, latency = matrix.head, "(ns)" in matrix.description
+    head = matrix.head
+    is_latency = "(ns)" in matrix.description
     unit = _UNIT.search(matrix.description)
     if unit and unit[1] not in ("GB/s", "ns"):
         raise UsageError(f"line {matrix.number}: {matrix.name} is in the unknown unit {unit[1]}: use the output of a known version")
     ranks = sorted(head.hosts)
     hosts = [head.hosts[rank] for rank in ranks] if ranks == list(range(len(ranks))) else []
-    statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")
-    verified = head.verified and not latency
+    statistic = "the tool's median over its samples" if is_latency else "the tool's median over its samples, the copy's size assumed"
+    verified = head.verified and not is_latency
     api = "sm" if " SM " in f" {matrix.description} " or matrix.name.endswith("sm") else "ce"
     nodes = user_input.nodes or len(set(hosts)) or 1
     kind = RowKind(
-        matrix.name, "cuda", api, "uint8", 2, nodes, statistic, "cuda", mode="batched", like=None if latency else "p2p_bandwidth"
+        matrix.name, "cuda", api, "uint8", 2, nodes, statistic, "cuda", mode="batched", like=None if is_latency else "p2p_bandwidth"
     )
     rows: list[Row] = []
     if not any(value for _, _, values in matrix.rows for value in values):
         rows.append(replace(kind, like=None).without_figures(0, 0, matrix.number, matrix.problem or _UNFINISHED))
-    for at, label, values in matrix.rows:
+    for line, label, values in matrix.rows:
         for column, value in zip(matrix.columns, values, strict=False):
             if not value:
                 continue  # N/A, and the 0.00 of a GPU with itself
-            time_s = value / 1e9 if latency else _SIZE / (value * 1e9)
+            time_s = value / 1e9 if is_latency else _SIZE / (value * 1e9)
             if is_time(time_s):
                 group = f"gpu {column}" if len(matrix.rows) == 1 else f"{label}-{column}"
-                of_pair = replace(kind, also={"group": group})
-                rows.append(of_pair.row(0 if latency else _SIZE, time_s, line=at, wrong=0 if verified else None))
+                pair_kind = replace(kind, also={"group": group})
+                rows.append(pair_kind.row(0 if is_latency else _SIZE, time_s, line=line, wrong=0 if verified else None))
     missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)]
     missing += [NotInOutput(MissingItem.OPTIONS, assumed=_VERIFIES)] if verified else lacks(MissingItem.VERIFICATION)
-    missing += [] if latency else [NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default")]
-    missing += [SkippedLines(head.waived, SkippedReason.WAIVED, unit="test case")] if head.waived else []
+    if not is_latency:
+        missing.append(NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default"))
+    if head.waived:
+        missing.append(SkippedLines(head.waived, SkippedReason.WAIVED, unit="test case"))
     facts = {"devices": head.devices} if head.devices and not hosts else {}
     yield ImportedTable("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
 

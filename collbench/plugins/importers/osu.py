@@ -39,7 +39,7 @@ from collbench.plugins.importers.table import MICROSECONDS, NO_TIME, Figures, La
 from collbench.results.row import Row
 from collbench.units import plural
 
-# The tests of the OSU Micro-Benchmarks by the title in their output, with their meaning in collbench's terms (source of 7.4).
+# The tests by the title in their output, with their meaning in collbench's terms (source of 7.4).
 #
 # Sizes: allreduce, reduce, broadcast and both reduce-scatters print the whole buffer of a rank. All others print one rank's part;
 # collbench's size has one part per rank.
@@ -102,8 +102,6 @@ def test_of(title: str, neighbours: bool = False) -> Test:
     return test
 
 
-# The printed tables of the OSU Micro-Benchmarks: their heads, and their columns.
-
 _TITLE = re.compile(
     r"^#?\s{0,40}OSU (?:One Sided )?(?P<library>[A-Za-z_+]{1,24})(?:-(?P<memory>CUDA MANAGED|CUDA|ROCM|OPENACC|MANAGED|CXL))?"
     r"\s{0,40}(?P<title>[^\n]{0,100}?)\s{0,40}Test(?: v(?P<version>[\w.]{1,16}))?\s*$",
@@ -155,8 +153,10 @@ def _statistic(table: TextTable, test: Test, pairs: int) -> str:
 
 
 def _kind(table: TextTable, test: Test, library: str, extent: JobExtent) -> RowKind:
-    facts, pairs = table.facts, whole(table.facts.get("pairs", "")) or 1
-    memory, datatype = facts["memory"].upper(), facts.get("datatype")
+    facts = table.facts
+    pairs = whole(facts.get("pairs", "")) or 1
+    memory = facts["memory"].upper()
+    datatype = facts.get("datatype")
     if test.like == "barrier":
         dtype = "uint8"  # as in collbench's own rows, though nothing is moved
     elif not datatype:
@@ -186,34 +186,34 @@ def _rows(table: TextTable, kind: RowKind, test: Test, windows: Sequence[str], p
             table.unreadable.append(figures.line)
         elif windows:
             for window in windows:
-                of_window = figures._replace(words={"megabytes": texts[window]}, printed={"MB/s": texts[window]})
-                yield _row(kind, test, of_window, size, pairs).with_figures(window=whole(window))
+                rate = figures._replace(words={"megabytes": texts[window]}, printed={"MB/s": texts[window]})
+                yield _row(kind, test, rate, size, pairs).with_figures(window=whole(window))
         else:
             yield _row(kind, test, figures, size, pairs)
     if not table.is_begun:
         yield kind.without_figures(0, 0, table.number, NO_FIGURES)
 
 
-def _row(kind: RowKind, test: Test, figures: Figures, size: int, pairs: int) -> Row:
-    """Return the row of a printed size."""
+def _row(kind: RowKind, test: Test, figures: Figures, printed_size: int, pairs: int) -> Row:
     width = width_of(kind.dtype) or 1
-    held, count = size * (kind.ranks if test.parts else 1), size // width
+    size = printed_size * (kind.ranks if test.parts else 1)
+    count = printed_size // width
     if test.like == "reducescatter":
         count //= kind.ranks
     if test.program.endswith("reduce_scatter_block"):
-        held = count * kind.ranks * width  # the remainder after equal parts is not moved
-    if size and not is_size(held):
+        size = count * kind.ranks * width  # the remainder after equal parts is not moved
+    if printed_size and not is_size(size):
         return kind.without_figures(0, 0, figures.line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
-    time_s, printed_time = figures.time_s, figures.words.get("time", "no column")
+    time_s = figures.time_s
+    printed_time = figures.words.get("megabytes" if test.measure == "bandwidth" else "time", "no column")
     if test.measure == "bandwidth":
-        printed_time = figures.words.get("megabytes", "no column")
-        messages = messages_per_s(held, printed_time, figures.words.get("messages", ""))
+        messages = messages_per_s(size, printed_time, figures.words.get("messages", ""))
         time_s = test.ways * pairs / messages if messages else None
     if time_s is None or not is_time(time_s):
-        return kind.without_figures(held, count, figures.line, f"{NO_TIME}: {printed_time[:20]}")
+        return kind.without_figures(size, count, figures.line, f"{NO_TIME}: {printed_time[:20]}")
     wrong = {"Pass": 0, "Fail": 1}.get(figures.words.get("validation", ""))
     printed = {heading.replace(" (", "("): text for heading, text in figures.printed.items()}
-    row = kind.row(held, time_s, line=figures.line, count=count, wrong=wrong, printed=printed or None)
+    row = kind.row(size, time_s, line=figures.line, count=count, wrong=wrong, printed=printed or None)
     row = of_all_pairs(row, pairs, test.ways) if test.aggregate else row.with_figures(groups=groups_of_pairs(pairs, row))
     return row.with_figures(
         time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
@@ -222,10 +222,13 @@ def _row(kind: RowKind, test: Test, figures: Figures, size: int, pairs: int) -> 
 
 
 def _runs(table: TextTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    context, facts = contexts.at(table.number), table.facts
-    title, library = table.titled("title"), facts["library"].upper()
+    context = contexts.at(table.number)
+    facts = table.facts
+    title = table.titled("title")
+    library = facts["library"].upper()
     if library.startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
-        library, title = "MPI", f"{library[4:]} {title}"
+        title = f"{library[4:]} {title}"
+        library = "MPI"
     test = test_of(title, neighbours="graph" in facts)
     pairs = whole(facts.get("pairs", ""))
     printed_ranks = None if pairs is None else 2 * pairs

@@ -71,7 +71,8 @@ _OPERATIONS = {
 }  # fmt: skip
 _BACKENDS = {"nccl": "torch-nccl", "gloo": "gloo"}
 _ACROSS = "over the ranks of each rank's mean over the iterations"
-_MOST_PAIRS, _MOST_RANKS = 1 << 16, 1 << 24
+_MOST_PAIRS = 1 << 16
+_MOST_RANKS = 1 << 24
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -104,28 +105,31 @@ def _tables(lines: Sequence[str]) -> list[_Table]:
     tables = _LAYOUT.tables(lines)
     quantized = sum(_QUANTIZED.search(line) is not None for line in lines if "COMMS-RES-QUANT" in line)
     if quantized and not tables:
-        what = "only lines of quantized collectives: their sizes are not those moved"
-        raise UsageError(f"{what}: use the output of a complete run of comms.py")
-    greetings = [found for line in lines if "Hello from Rank" in line and (found := _HELLO.search(line))]
-    hosts = {int(found[1]): short(found[2]) for found in greetings}
+        reason = "only lines of quantized collectives: their sizes are not those moved"
+        raise UsageError(f"{reason}: use the output of a complete run of comms.py")
+    greetings = [greeting for greeting in map(_HELLO.search, lines) if greeting]
+    hosts = {int(greeting[1]): short(greeting[2]) for greeting in greetings}
     return [_Table(table, hosts, greetings[-1][3] if greetings else None, quantized) for table in tables]
 
 
 def _runs(table: _Table, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     """Yield the run of a table; of point-to-point, one for all three patterns."""
-    where, facts, hosts = f"the table at line {table.number}", table.figures.facts, table.hosts
+    where = f"the table at line {table.number}"
+    facts = table.figures.facts
+    hosts = table.hosts
     collective = facts.get("collective") or facts.get("named") or user_input.operation
     printed_type = facts.get("dtype") or user_input.dtype
     if not collective or not printed_type:
         raise UsageError(f"line {table.number}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
-    operation, world = _OPERATIONS.get(collective, collective), whole(facts.get("world", ""))
+    operation = _OPERATIONS.get(collective, collective)
+    world = whole(facts.get("world", ""))
     names = [hosts[rank] for rank in sorted(hosts)] if len(hosts) == world else []
     ranks = whole(facts.get("group", "")) or world or 0
-    part: Sequence[int] = range(ranks if ranks <= _MOST_RANKS else 0)
+    group: Sequence[int] = range(ranks if ranks <= _MOST_RANKS else 0)
     if collective == "pt2pt":
-        part = sorted({rank for pair in table.pairs for rank in pair})
-    nodes = len({hosts[rank] for rank in part}) if part and all(rank in hosts for rank in part) else None
-    extent = ranks_and_nodes(user_input, len(part) or None, nodes, where)
+        group = sorted({rank for pair in table.pairs for rank in pair})
+    nodes = len({hosts[rank] for rank in group}) if group and all(rank in hosts for rank in group) else None
+    extent = ranks_and_nodes(user_input, len(group) or None, nodes, where)
     backend = facts.get("backend", "nccl")
     device = table.device or ("cuda" if backend == "nccl" else "cpu")
     base: dict[str, Any] = {
@@ -133,7 +137,8 @@ def _runs(table: _Table, user_input: UserInput, _contexts: Contexts) -> Iterator
         "backend": _BACKENDS.get(backend, f"torch-{backend}"), "api": "torch", "device": device,
         "mode": "pipelined" if facts.get("waits", "1") != "1" else "isolated",
     }  # fmt: skip
-    contradicted, doubts = extent.contradicted, list[ImportDoubt]()
+    contradicted = extent.contradicted
+    doubts: list[ImportDoubt] = []
     if collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in table.pairs[:8])}
         rows = list(_pairs(table.figures, base))
@@ -144,9 +149,12 @@ def _runs(table: _Table, user_input: UserInput, _contexts: Contexts) -> Iterator
     missing: list[Missing] = [
         *lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES, MissingItem.RANK_DATA, MissingItem.VERIFICATION)
     ]
-    missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if table.device is None and device == "cpu" else []
-    missing += lacks(MissingItem.HOSTS) if not names else []
-    missing += [SkippedLines(table.quantized, SkippedReason.QUANTIZED)] if table.quantized else []
+    if table.device is None and device == "cpu":
+        missing.append(NotInOutput(MissingItem.DEVICE, assumed="cpu"))
+    if not names:
+        missing += lacks(MissingItem.HOSTS)
+    if table.quantized:
+        missing.append(SkippedLines(table.quantized, SkippedReason.QUANTIZED))
     doubts += table.figures.doubts()
     yield ImportedTable(
         "param", None, f"comms.py {short(collective)}", f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted
@@ -163,9 +171,9 @@ def _collective(table: TextTable, name: str, base: dict[str, Any]) -> Iterator[R
         if figures.size is None or figures.time_s is None or not (is_size(figures.size) or name == "barrier"):
             table.unreadable.append(figures.line)
             continue
-        across = {name: figures.values.get(name) or None for name in ("rank_min_s", "rank_p75_s", "rank_p95_s", "rank_max_s")}
+        quantiles = {name: figures.values.get(name) or None for name in ("rank_min_s", "rank_p75_s", "rank_p95_s", "rank_max_s")}
         count = int(figures.values.get("count", 0))
-        yield kind.row(figures.size, figures.time_s, line=figures.line, count=count, evidence={"across_ranks": across})
+        yield kind.row(figures.size, figures.time_s, line=figures.line, count=count, evidence={"across_ranks": quantiles})
 
 
 def _pairs(table: TextTable, base: dict[str, Any]) -> Iterator[Row]:
@@ -174,14 +182,19 @@ def _pairs(table: TextTable, base: dict[str, Any]) -> Iterator[Row]:
     one_way = RowKind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base)
     both_ways = RowKind("p2p_bidirectional", statistic="size / half of the mean rate both ways of the ranks that communicate", **base)
     for figures in table.figures():
-        size, values = figures.size or 0, figures.values
-        times = [(latency, values["pingpong"] / 2)] if values.get("pingpong") else []
-        times += [(one_way, size / values["one_way"])] if values.get("one_way") else []
-        times += [(both_ways, 2 * size / values["both_ways"])] if values.get("both_ways") else []
-        rows = [row for kind, time_s in times if (row := kind.row_if_valid(size, time_s, figures.line)) is not None]
-        if not rows:
+        size = figures.size or 0
+        values = figures.values
+        times: list[tuple[RowKind, float]] = []
+        if values.get("pingpong"):
+            times.append((latency, values["pingpong"] / 2))
+        if values.get("one_way"):
+            times.append((one_way, size / values["one_way"]))
+        if values.get("both_ways"):
+            times.append((both_ways, 2 * size / values["both_ways"]))
+        rows = [kind.row_if_valid(size, time_s, figures.line) for kind, time_s in times]
+        if not any(rows):
             table.unreadable.append(figures.line)
-        yield from rows
+        yield from filter(None, rows)
 
 
 def _doubts(table: TextTable, name: str, ranks: int) -> Iterator[ImportDoubt]:
@@ -189,8 +202,9 @@ def _doubts(table: TextTable, name: str, ranks: int) -> Iterator[ImportDoubt]:
     lines = [words for _, words in table.lines if "algbw" in words]
     if operation:
         yield from rank_doubts("BusBW / AlgBW", operation, ((words["algbw"], words["busbw"]) for words in lines), ranks)
-    best = max(lines, key=lambda words: parse_number(words["algbw"]) or 0.0, default=None)
-    if best and (mismatch := rate_mismatch(whole(best["size"]) or 0, best["algbw"], best["p50"])):
+    fastest = max(lines, key=lambda words: parse_number(words["algbw"]) or 0.0, default=None)
+    mismatch = rate_mismatch(whole(fastest["size"]) or 0, fastest["algbw"], fastest["p50"]) if fastest else None
+    if mismatch:
         yield mismatch
 
 

@@ -78,10 +78,11 @@ def _is_json(lines: Sequence[str]) -> bool:
 def _in_json(lines: Sequence[str]) -> Iterator[TextTable]:
     """Yield tests from lines with one key each: 4.5 writes them without quotes, which is not valid JSON."""
     parts: dict[str, dict[str, str]] = {}
-    part, begun = "", 0
+    part = ""
+    first_line = 0
     with suppress(ValueError):
         lines = json.dumps(parse_object("\n".join(lines).encode()), indent=1).splitlines()
-    for at, long_line in enumerate(lines, start=1):
+    for number, long_line in enumerate(lines, start=1):
         line = long_line if len(long_line) <= _LONGEST_LINE else ""
         if "}" in line:
             part = ""
@@ -89,19 +90,21 @@ def _in_json(lines: Sequence[str]) -> Iterator[TextTable]:
             part = opened[1]
             if part == "test_info":
                 if parts:
-                    yield _of_json(parts, begun)
-                parts, begun = {}, at
+                    yield _table_of_json(parts, first_line)
+                parts = {}
+                first_line = number
             part = part if part not in parts else ""
             parts[part] = {}
-        elif part and (found := _JSON_KEY.match(line)):
-            parts[part][found[1]] = found[2].strip()
+        elif part and (entry := _JSON_KEY.match(line)):
+            parts[part][entry[1]] = entry[2].strip()
     if parts:
-        yield _of_json(parts, begun)
+        yield _table_of_json(parts, first_line)
 
 
-def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> TextTable:
+def _table_of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> TextTable:
     """Return the test. Its keys are the text's columns. The unit of the rates is not printed, and follows from the message rate."""
-    info, results = parts.get("test_info", {}), parts.get("results", {})
+    info = parts.get("test_info", {})
+    results = parts.get("results", {})
     title = _TITLE.match(info.get("test", "")[:200])
     if title is None or not results:
         raise UsageError(f'line {line}: "test_info" with a known test, or "results", is missing in the JSON of perftest')
@@ -135,13 +138,15 @@ def _agree(rate: float, messages: float, size: float) -> bool:
 
 
 def _runs(test: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    verb, is_latency = test.titled("verb"), test.facts["kind"] == "Latency"
+    verb = test.titled("verb")
+    is_latency = test.facts["kind"] == "Latency"
     if is_latency and _in_cycles(test):
         raise UsageError(f"line {test.number}: the times are CPU cycles (-C): run the test again without -C")
     both_ways = "Bidirectional" in test.facts["words"]  # rates count both directions
     if is_latency:
         half = "of whole round trips" if verb in ("RDMA_Read", "Atomic") else "of half the round trips"
-        operation, statistic = "p2p_latency", f"{'median' if 't_typical[usec]' in test.headings else 'mean'} {half}"
+        operation = "p2p_latency"
+        statistic = f"{'median' if 't_typical[usec]' in test.headings else 'mean'} {half}"
     else:
         operation = "p2p_bidirectional" if both_ways else "p2p_bandwidth"
         statistic = "mean per message: the rate over all messages, turned into a time"
@@ -156,17 +161,17 @@ def _runs(test: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterat
     rows = test.rows(kind, wrong=0 if validated else None, ways=2 if both_ways else 1)
     doubts = test.doubts()
     unit = next((column.unit for _, column in test.columns if column.field == "rate"), 1)
-    inconsistent = [figures.line for figures in test.figures() if not _is_consistent(figures, unit)]
+    inconsistent = [figures.line for figures in test.figures() if not _fits_message_rate(figures, unit)]
     if inconsistent:
         doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
     program = f"ib_{_PROGRAMS[verb]}_{'lat' if is_latency else 'bw'}"
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION)]
-    unknown += [] if validated else lacks(MissingItem.VERIFICATION)
+    if not validated:
+        unknown += lacks(MissingItem.VERIFICATION)
     yield ImportedTable("perftest", None, program, statistic, rows, facts=facts, missing=unknown, doubts=doubts)
 
 
-def _is_consistent(figures: Figures, unit: float) -> bool:
-    """Return whether the rate, if it is printed, fits the message rate."""
+def _fits_message_rate(figures: Figures, unit: float) -> bool:
     size, rate, messages = (figures.values.get(name) for name in ("size", "rate", "messages"))
     return not (size and rate and messages) or _agree(rate / unit, messages, size / unit)
 

@@ -23,23 +23,20 @@ if TYPE_CHECKING:
     from collbench.plugins.importers.log_context import Contexts
 
 # The marks around the rows in a log that other programs write to, too. `collbench import` searches for them.
-
 BEGIN = "----- collbench: rows begin -----"
 END = "----- collbench: rows end, exit code"  # the code and five dashes follow
-
-
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
 _MISSING = lacks(MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.RANK_DATA, MissingItem.LIBRARIES)
 
 
 class _Block(msgspec.Struct):
-    """The lines between two marks. ended: the exit code, None if the log ends first; bad: lines that are not rows, by number."""
+    """The lines between two marks. exit_code: None if the log ends first; bad: lines that are not rows, by number."""
 
     number = 0  # the rows of a block are not a table of the log
 
     rows: list[Row] = msgspec.field(default_factory=list)
     bad: dict[int, str] = msgspec.field(default_factory=dict)
-    ended: int | None = None
+    exit_code: int | None = None
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -56,8 +53,8 @@ def _blocks(lines: Sequence[str]) -> list[_Block]:
         if text == BEGIN:
             block = _Block()
             blocks.append(block)
-        elif block and (found := _ENDED.fullmatch(text)):
-            block.ended = int(found[1])
+        elif block and (end := _ENDED.fullmatch(text)):
+            block.exit_code = int(end[1])
             block = None
         elif block and text.startswith("{"):
             try:
@@ -67,9 +64,9 @@ def _blocks(lines: Sequence[str]) -> list[_Block]:
             else:
                 block.rows.append(replace(row, samples={}))  # the log does not have their arrays
     if not any(block.rows for block in blocks):
-        number, why = next(((number, why) for block in blocks for number, why in block.bad.items()), (0, ""))
-        what = f"line {number} between the marks is not a valid row ({why})" if number else "no rows between the marks"
-        raise UsageError(f"{what}: use the whole log of rank 0's pod, of a command that measures collectives")
+        number, problem = next((entry for block in blocks for entry in block.bad.items()), (0, ""))
+        reason = f"line {number} between the marks is not a valid row ({problem})" if number else "no rows between the marks"
+        raise UsageError(f"{reason}: use the whole log of rank 0's pod, of a command that measures collectives")
     return [block for block in blocks if block.rows]
 
 
@@ -85,15 +82,15 @@ def _runs(block: _Block, user_input: UserInput, _contexts: Contexts) -> Iterator
     contradicted = contradiction("the log", "ranks", user_input.ranks, block.rows[0].ranks)
     contradicted += contradiction("the log", "nodes", user_input.nodes, nodes)
     doubts: list[ImportDoubt] = []
-    if block.ended is None:
+    if block.exit_code is None:
         doubts.append(IncompleteLog())
-    elif block.ended:
-        doubts.append(FailedCommand(block.ended))
+    elif block.exit_code:
+        doubts.append(FailedCommand(block.exit_code))
     if block.bad:
         number, problem = next(iter(block.bad.items()))
         doubts.append(SkippedLines(len(block.bad), SkippedReason.UNREADABLE, number, problem))
     program = ", ".join(dict.fromkeys(row.operation for row in block.rows))
-    facts = {} if block.ended is None else {"exit_code": block.ended}
+    facts = {} if block.exit_code is None else {"exit_code": block.exit_code}
     yield ImportedTable("collbench", None, program, "the median over the samples", block.rows, (), facts, _MISSING, doubts, contradicted)
 
 

@@ -35,8 +35,6 @@ from collbench.results.store import parse_object
 _HEADER = ("size", "type", "redop", "inplace", "time", "algbw", "busbw")  # in each form, in any case of letters
 _STATISTIC = "the mean over the iterations, averaged over the ranks"
 _MOST_WRONG = 2**62
-
-
 _LAYOUT = Layout(
     columns=(
         TextColumn("size", "size"),
@@ -65,7 +63,8 @@ def _tables(lines: Sequence[str]) -> Iterable[TextTable]:
     tables: dict[tuple[str, ...], TextTable] = {}
     bad: list[int] = []
     for number, record in _records(lines):
-        name, ranks = record.get("name", record.get("collective", "")), record.get("ranks", record.get("gpus", ""))
+        name = record.get("name", record.get("collective", ""))
+        ranks = record.get("ranks", record.get("gpus", ""))
         if not name:
             bad.append(number)
             continue
@@ -100,7 +99,8 @@ def _records(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    where, collective = f"the records from line {table.number} on", short(table.facts["name"])
+    where = f"the records from line {table.number} on"
+    collective = short(table.facts["name"])
     plain = table.facts["name"].lower().replace("_", "").replace(" ", "")
     name = "allreduce" if plain == "allreducewithbias" else plain
     if name not in PROGRAMS.values():
@@ -112,7 +112,8 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
         if figures.size is None or not is_size(figures.size) or figures.time_s is None:
             table.unreadable.append(figures.line)
             continue
-        dtype, redop = type_name(figures.words.get("type", "")), figures.words.get("redop", "none")
+        dtype = type_name(figures.words.get("type", ""))
+        redop = figures.words.get("redop", "none")
         wrong = whole(figures.words.get("wrong", ""))
         kind = RowKind(
             name, "rccl", "nccl", dtype, extent.ranks, extent.nodes, _STATISTIC, "rocm",
@@ -126,7 +127,8 @@ def _runs(table: TextTable, user_input: UserInput, _contexts: Contexts) -> Itera
     doubts = [*table.doubts(), *rank_doubts("busBw / algBw", operation, rates, extent.ranks)]
     unknown = [*missing(extent.nodes), NotInOutput(MissingItem.PROGRAM, source=f"the collective is {collective}")]
     unknown += lacks(MissingItem.VERSION, MissingItem.ITERATIONS, MissingItem.LIBRARIES)
-    unknown += [] if any(row.checked for row in rows) else lacks(MissingItem.VERIFICATION)
+    if not any(row.checked for row in rows):
+        unknown += lacks(MissingItem.VERIFICATION)
     contradicted = (*extent.contradicted, *contradiction(where, "operation", user_input.operation, name))
     yield ImportedTable("rccl-tests", None, collective, _STATISTIC, rows, missing=unknown, doubts=doubts, contradicted=contradicted)
 

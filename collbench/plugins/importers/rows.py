@@ -27,8 +27,6 @@ from collbench.plugins.importers.notes import Missing, MissingItem, RankMismatch
 from collbench.results.row import IMPORTED, Row, Times, stored_operation
 from collbench.stats.median import drift, median, modes, quantiles
 
-# Ceilings for rows of other tools: --ceiling, or the rates of the machines that the user names.
-
 RowCeilings = tuple[Ceiling | None, Ceiling | None]
 JobOf = Callable[[int, int | None, str], Job]  # ranks, nodes, device -> the job; raises UsageError if the machines do not fit
 
@@ -37,33 +35,35 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
     """Return the rows with ceiling, hard limit and percentage, or with the reason if there is none."""
 
     @cache
-    def found(operation: str, ranks: int, nodes: int | None, device: str, pairs: int) -> RowCeilings:
-        """Return the ceilings, computed once for all equal arguments."""
+    def ceilings_of(operation: str, ranks: int, nodes: int | None, device: str, pairs: int) -> RowCeilings:
         return _ceilings(operation, pairs, lambda: job_of(ranks, nodes, device))
 
-    with_their = []
+    rows_with_ceilings = []
     for row in rows:
-        ours, count = operations().get(row.operation), row.groups.get("count")
+        operation = operations().get(row.operation)
+        count = row.groups.get("count")
         pairs = 1  # pairs that send at the same time; 1 for collectives, and for ping-pongs, which take turns
-        if ours is not None and ours.pair and not ours.self_synchronizing and row.groups.get("ranks") == 2:
+        if operation is not None and operation.pair and not operation.self_synchronizing and row.groups.get("ranks") == 2:
             pairs = count if isinstance(count, int) and count > 1 else 1
-        ceiling, bound = found(row.operation, row.ranks, row.nodes, row.device, pairs)
+        ceiling, bound = ceilings_of(row.operation, row.ranks, row.nodes, row.device, pairs)
         # If its rate exceeds the hard limit, it gets a flag and no percentage, as collbench's own rows do.
         above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
         percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
         flags = (*row.flags, "above_bound") if above else row.flags
-        with_their.append(replace(row.compared_with(ceiling, bound, percent), flags=flags))
-    return with_their
+        rows_with_ceilings.append(replace(row.compared_with(ceiling, bound, percent), flags=flags))
+    return rows_with_ceilings
 
 
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
     """Return the ceilings. A row with the average of concurrent pairs is compared with a pair's part of a node's NICs, or of the given
     ceiling; a row of all pairs together (multipair) with the whole.
     """
-    ours = operations().get(operation)
-    together = ours is not None and ours.aggregate
-    name = "multipair" if together else "p2p" if ours and ours.pair else operation
-    if name not in OPERATIONS or (ours and ours.is_barrier):
+    registered = operations().get(operation)
+    together = registered is not None and registered.aggregate
+    name = "p2p" if registered and registered.pair else operation
+    if together:
+        name = "multipair"
+    if name not in OPERATIONS or (registered and registered.is_barrier):
         return no_ceiling(f"no ceiling is known for {operation}"), None
     try:
         job = job_of()
@@ -73,16 +73,17 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
             job = replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
         elif pairs > 1:  # the first half of the ranks sends to the second half, so half of several nodes have senders
             job = replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
-        known = ceilings(name, job)
+        reachable = ceilings(name, job)
     except UsageError as error:
         return no_ceiling(str(error)), None
-    expected = known.expected
+    expected = reachable.expected
     if pairs > 1 and not together and expected and expected.kind == "given":
         return replace(expected, limited_by=f"{expected.limited_by} shared by {pairs} pairs"), None
-    return expected, known.bound if known.bound and known.bound.bytes_per_s else None
+    return expected, reachable.bound if reachable.bound and reachable.bound.bytes_per_s else None
 
 
-_SHORTEST_S, _LONGEST_S = 1e-12, 1e9
+_SHORTEST_S = 1e-12
+_LONGEST_S = 1e9
 _LARGEST = 2**63
 _LONGEST_NAME = 64
 MOST_RANKS = 2_000_000
@@ -146,17 +147,17 @@ class RowKind(msgspec.Struct, frozen=True, dict=True):
         printed figures as texts, and `evidence` further values.
         """
         algbw = size_bytes / time_s if size_bytes else None
-        found = {**self.evidence, "statistic": self.statistic}
+        evidence_of_row = {**self.evidence, "statistic": self.statistic}
         if line is not None:
-            found["line"] = line
+            evidence_of_row["line"] = line
         if printed is not None:
-            found["printed"] = {name: parse_number(text) for name, text in printed.items()}
+            evidence_of_row["printed"] = {name: parse_number(text) for name, text in printed.items()}
         return self._same.with_figures(
             size_bytes=size_bytes, count=size_bytes // (width_of(self.dtype) or 1) if count is None else count,
             checked=int(wrong is not None) if checked is None else checked, wrong=wrong,
             time_s=Times(time_s, None, None, spread.min, spread.p95, spread.p99, spread.max),
             algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * self._factor if algbw and self._factor else None,
-            evidence={**found, **(evidence or {})},
+            evidence={**evidence_of_row, **(evidence or {})},
         )  # fmt: skip
 
     def row_if_valid(self, size_bytes: int, time_s: float | None, line: int, **figures: Any) -> Row | None:
@@ -165,10 +166,10 @@ class RowKind(msgspec.Struct, frozen=True, dict=True):
             return None
         return self.row(size_bytes, time_s, line=line, **figures)
 
-    def without_figures(self, size_bytes: int, count: int, line: int, why: str) -> Row:
+    def without_figures(self, size_bytes: int, count: int, line: int, reason: str) -> Row:
         """Return the row of a case without usable figures."""
         row = self.row(size_bytes, 1.0, count=count, line=line)
-        return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
+        return replace(row, na=reason, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
 
     @cached_property
     def _factor(self) -> float | None:
@@ -195,10 +196,10 @@ def is_size(size_bytes: int) -> bool:
 
 def operation_named(name: str) -> Operation:
     """Return the operation of that name. Raises UsageError that names --operation for an unknown one."""
-    found = operations().get(stored_operation(name))
-    if found is None:
+    operation = operations().get(stored_operation(name))
+    if operation is None:
         raise UsageError(f"unknown --operation '{short(name)}': {nearest(name, operations())}")
-    return found
+    return operation
 
 
 class JobExtent(NamedTuple):
@@ -214,24 +215,24 @@ def ranks_and_nodes(user_input: UserInput, ranks: int | None, nodes: int | None,
 
     Raises UsageError for unknown ranks, for an impossible number, and for more nodes than ranks; `where` names the table.
     """
-    known, parts = ranks if ranks is not None else user_input.ranks, nodes if nodes is not None else user_input.nodes
-    if known is None:
+    contradicted = contradiction(where, "ranks", user_input.ranks, ranks) + contradiction(where, "nodes", user_input.nodes, nodes)
+    ranks = user_input.ranks if ranks is None else ranks
+    nodes = user_input.nodes if nodes is None else nodes
+    if ranks is None:
         raise UsageError(f"{where}: the number of ranks is unknown: use --ranks N")
-    if not 1 <= known <= MOST_RANKS:
-        raise UsageError(f"{where}: {known} is not a valid number of ranks; check --ranks and the file")
-    if parts is not None and parts > known:
-        raise UsageError(f"{where}: {known} ranks cannot be on {parts} nodes; check --ranks and --nodes")
-    return JobExtent(
-        known, parts, (*contradiction(where, "ranks", user_input.ranks, ranks), *contradiction(where, "nodes", user_input.nodes, nodes))
-    )
+    if not 1 <= ranks <= MOST_RANKS:
+        raise UsageError(f"{where}: {ranks} is not a valid number of ranks; check --ranks and the file")
+    if nodes is not None and nodes > ranks:
+        raise UsageError(f"{where}: {ranks} ranks cannot be on {nodes} nodes; check --ranks and --nodes")
+    return JobExtent(ranks, nodes, contradicted)
 
 
-def contradiction(where: str, what: str, user_input: int | str | None, printed: int | str | None) -> tuple[Contradiction, ...]:
-    """Return the contradiction between the option --`what` and the output, if there is one."""
+def contradiction(where: str, option: str, user_input: int | str | None, printed: int | str | None) -> tuple[Contradiction, ...]:
+    """Return the contradiction between the option --`option` and the output, if there is one."""
     if user_input is None or printed is None or user_input == printed:
         return ()
-    found = f"{printed} {what}" if isinstance(printed, int) else printed
-    return (Contradiction(where, f"--{what}", str(user_input), found),)
+    value = f"{printed} {option}" if isinstance(printed, int) else printed
+    return (Contradiction(where, f"--{option}", str(user_input), value),)
 
 
 def type_name(name: str) -> str:
@@ -261,16 +262,18 @@ def _group(name: str, ranks: int) -> str:
     return group_name(operation, case, groups_of(operation, case, max(ranks, 2)))
 
 
-# Common parts of readers of tables: numbers in text, rows without figures, and values that most tools do not print.
-
 _LONGEST_DIGITS = 18
 _MOST_COUNT = 2**62
 
 
 def missing(nodes: int | None, hosts: Sequence[str] = ()) -> list[Missing]:
     """Return the values that most of these tools do not print; nodes and hosts only if they are unknown."""
-    unknown = [*([] if hosts else [MissingItem.HOSTS]), *([] if nodes else [MissingItem.NODES])]
-    return [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, *unknown)]
+    items = [MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA]
+    if not hosts:
+        items.append(MissingItem.HOSTS)
+    if not nodes:
+        items.append(MissingItem.NODES)
+    return [*lacks(*items)]
 
 
 def rank_mismatch(figures: str, fitting: RankRange, ranks: int, operation: str) -> RankMismatch:
@@ -319,9 +322,11 @@ def messages_per_s(size_bytes: int, megabytes_per_s: str, messages: str) -> floa
 
     None if neither is a number above 0.
     """
-    found = [(with_digits(messages), 1.0), *([(with_digits(megabytes_per_s), 1e6 / size_bytes)] if size_bytes else [])]
-    known = [(half / value, value * unit) for (value, half), unit in ((rate, unit) for rate, unit in found if rate) if value > 0]
-    return min(known)[1] if known else None
+    rates = [(with_digits(messages), 1.0)]
+    if size_bytes:
+        rates.append((with_digits(megabytes_per_s), 1e6 / size_bytes))
+    by_error = [(rate[1] / rate[0], rate[0] * unit) for rate, unit in rates if rate and rate[0] > 0]
+    return min(by_error)[1] if by_error else None
 
 
 def of_all_pairs(row: Row, pairs: int, ways: int) -> Row:
@@ -366,8 +371,8 @@ class Meaning(msgspec.Struct, frozen=True):
     @property
     def aggregate(self) -> bool:
         """Whether the figures are those of all pairs together, as of multipair."""
-        ours = operations().get(self.like or "")
-        return ours is not None and ours.aggregate
+        operation = operations().get(self.like or "")
+        return operation is not None and operation.aggregate
 
     @property
     def rooted(self) -> bool:
@@ -413,8 +418,8 @@ class PrintedRates(NamedTuple):
 
 def printed_rates(texts: Iterable[tuple[str, str]]) -> list[PrintedRates]:
     """Return both bandwidths of lines from their texts (algbw, busbw), without lines that lack one, or have no algbw."""
-    known = [(with_digits(algbw), with_digits(busbw)) for algbw, busbw in texts]
-    return [PrintedRates(algbw, busbw) for algbw, busbw in known if algbw and busbw and algbw[0] > 0]
+    rates = [(with_digits(algbw), with_digits(busbw)) for algbw, busbw in texts]
+    return [PrintedRates(algbw, busbw) for algbw, busbw in rates if algbw and busbw and algbw[0] > 0]
 
 
 class RankRange(NamedTuple):
@@ -460,10 +465,9 @@ def with_digits(text: str) -> tuple[float, float] | None:
 def rank_range(operation: Operation, lines: Iterable[PrintedRates]) -> RankRange | None:
     """Return the numbers of ranks that explain all lines at once; None if the operation's factor or the digits do not show it."""
     limit = round(operation.bus_factor(_MANY))  # 2 for all-reduce, else 1
-    low, high = 0.0, inf
-    for line in lines:
-        least, most = _factor(line)
-        low, high = max(low, least), min(high, most)
+    ranges = [_factor(line) for line in lines]
+    low = max((least for least, _ in ranges), default=0.0)
+    high = min((most for _, most in ranges), default=inf)
     if operation.bus_factor(2) == operation.bus_factor(3):  # equal for all numbers of ranks
         return None if low <= limit <= high else RankRange(1, 0)
     if low <= 0 and high >= limit:
@@ -474,13 +478,19 @@ def rank_range(operation: Operation, lines: Iterable[PrintedRates]) -> RankRange
 
 def rate_mismatch(size_bytes: int, algbw: str, micros: str, line: int | None = None) -> RateMismatch | None:
     """Return the doubt about a printed algbw in GB/s that is not size / time; None if it is, or the digits do not decide."""
-    rate, time = with_digits(algbw), with_digits(micros)
-    if not rate or not time or rate[0] <= 0 or time[0] <= time[1]:
+    printed_rate = with_digits(algbw)
+    printed_time = with_digits(micros)
+    if not printed_rate or not printed_time:
         return None
-    least, most = size_bytes / (time[0] + time[1]) / 1e3, size_bytes / (time[0] - time[1]) / 1e3
-    if least * (1 - _ROUNDED) - rate[1] <= rate[0] <= most * (1 + _ROUNDED) + rate[1]:
+    rate, rate_half = printed_rate
+    time, time_half = printed_time
+    if rate <= 0 or time <= time_half:
         return None
-    return RateMismatch(algbw, size_bytes, size_bytes / time[0] / 1e3, line)
+    least = size_bytes / (time + time_half) / 1e3
+    most = size_bytes / (time - time_half) / 1e3
+    if least * (1 - _ROUNDED) - rate_half <= rate <= most * (1 + _ROUNDED) + rate_half:
+        return None
+    return RateMismatch(algbw, size_bytes, size_bytes / time / 1e3, line)
 
 
 def _factor(line: PrintedRates) -> tuple[float, float]:
@@ -493,8 +503,6 @@ def _factor(line: PrintedRates) -> tuple[float, float]:
 def _ranks(factor: float, limit: int) -> float:
     return limit / (limit - factor)
 
-
-# The time, interval and arrays of a row from single times, which nccl-tests' JSON, NCCL Inspector and all_reduce_bench print.
 
 _WORST = 16
 _FEWEST = 6  # with fewer samples a median has no interval
@@ -517,27 +525,35 @@ class Samples(msgspec.Struct, frozen=True):
 def sampled(row: Row, samples: Samples, kind: RowKind) -> tuple[Row, Arrays]:
     """Return the row of `kind` with the median of its samples and its interval, and the arrays for the run folder."""
     series = samples.slowest
-    known, both, spread = median(series), modes(series), quantiles(series)
-    equal = spread["min"] == spread["max"]
-    low, high = (None, None) if equal else (known.ci_low, known.ci_high)
-    again = kind.row(row.size_bytes, known.value, count=row.count)
-    flags = [
-        *(["no_interval"] if known.n < _FEWEST else []), *(["constant"] if equal and known.n > 1 else []),
-        *(["two_modes"] if both else []), *(["drift"] if drift(series, known.half_width) is not None else []),
-    ]  # fmt: skip
-    per_rank, of_ranks, arrays = samples.per_rank, dict[str, Any](), dict[str, NDArray[Any]](max_s=series)
+    middle = median(series)
+    two_modes = modes(series)
+    spread = quantiles(series)
+    is_constant = spread["min"] == spread["max"]
+    low, high = (None, None) if is_constant else (middle.ci_low, middle.ci_high)
+    flags = {
+        "no_interval": middle.n < _FEWEST,
+        "constant": is_constant and middle.n > 1,
+        "two_modes": bool(two_modes),
+        "drift": drift(series, middle.half_width) is not None,
+    }
+    arrays: dict[str, NDArray[Any]] = {"max_s": series}
+    rank_figures: dict[str, Any] = {}
+    per_rank = samples.per_rank
     if per_rank is not None:
         slowest = per_rank.argmax(axis=0)
         counts = Counter(map(int, slowest))
         worst = [[rank, times] for rank, times in counts.most_common(_WORST)]
-        of_ranks = {"time_rank_mean_s": float(per_rank.mean()), "slowest_ranks": {"worst": worst, "count": len(counts)}}
+        rank_figures = {"time_rank_mean_s": float(per_rank.mean()), "slowest_ranks": {"worst": worst, "count": len(counts)}}
         p50, p95 = np.quantile(per_rank, [0.5, 0.95], axis=1)
         arrays |= {"mean_s": per_rank.mean(axis=0), "slowest_rank": slowest.astype(np.int32), "rank_p50_s": p50, "rank_p95_s": p95}
-        arrays |= {"all_s": per_rank} if per_rank.size <= _WHOLE_ARRAYS_UP_TO else {}
-    found = row.with_figures(
-        time_s=Times(known.value, low, high, **spread), n=known.n, n_eff=known.n_eff,
-        modes=[{"time_s": mode.value, "share": mode.share} for mode in both or ()],
-        algbw_bytes_per_s=again.algbw_bytes_per_s, busbw_bytes_per_s=again.busbw_bytes_per_s, flags=(*row.flags, *flags),
-        evidence={**row.evidence, "statistic": samples.statistic}, **of_ranks,
+        if per_rank.size <= _WHOLE_ARRAYS_UP_TO:
+            arrays["all_s"] = per_rank
+    rates = kind.row(row.size_bytes, middle.value, count=row.count)
+    row_of_median = row.with_figures(
+        time_s=Times(middle.value, low, high, **spread), n=middle.n, n_eff=middle.n_eff,
+        modes=[{"time_s": mode.value, "share": mode.share} for mode in two_modes or ()],
+        algbw_bytes_per_s=rates.algbw_bytes_per_s, busbw_bytes_per_s=rates.busbw_bytes_per_s,
+        flags=(*row.flags, *(flag for flag, applies in flags.items() if applies)),
+        evidence={**row.evidence, "statistic": samples.statistic}, **rank_figures,
     )  # fmt: skip
-    return found, arrays
+    return row_of_median, arrays

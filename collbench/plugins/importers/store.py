@@ -44,10 +44,8 @@ from collbench.reason import as_json
 from collbench.results.folder import FinishedRun, write_all
 from collbench.results.row import SERIES, Row
 
-# Tools with output that is recognized but cannot be imported: errors name them.
-
+# Tools with output that is recognized but cannot be imported: (name, words of which a line has one, form of the line).
 _UNSUPPORTED = (
-    # (name, words of which a line has one, form of the line)
     ("p2pBandwidthLatencyTest (CUDA samples)", ("GPU Bandwidth Latency Test", "Bidirectional P2P="),
      r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth"),
     ("bandwidthTest (CUDA samples)", ("[CUDA Bandwidth Test]",), r"\[CUDA Bandwidth Test\] - Starting"),
@@ -82,15 +80,14 @@ _LONGEST = 4096
 def unread_tools(lines: Sequence[str]) -> dict[str, int]:
     """Return the tools that printed some of these lines and cannot be imported: the first line (its index) of each."""
     text = "\n".join(lines)
-    found: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     for name, words, form in _UNSUPPORTED:
         if any(word in text for word in words):  # a log of 100,000 lines has none, and this is fast
             index = next((index for index, line in enumerate(lines) if re.search(form, line[:_LONGEST])), None)
-            found |= {} if index is None else {name: index}
-    return found
+            if index is not None:
+                first_lines[name] = index
+    return first_lines
 
-
-# All readers, and the choice of the reader for a file.
 
 # First the marks of collbench's own rows, since any text may be between them; then JSON; then text, the most distinct first.
 READERS: tuple[Importer[Any], ...] = (
@@ -107,23 +104,22 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer[Any]:
     """
     names = ", ".join(reader.name for reader in READERS)
     if name is not None:
-        found = next((reader for reader in READERS if reader.name == name), None)
-        if found is None:
+        named_reader = next((reader for reader in READERS if reader.name == name), None)
+        if named_reader is None:
             raise UsageError(f"unknown format --as '{name[:40]}': choose from {names}")
-        return found
+        return named_reader
     for start in range(0, max(1, len(lines)), HEAD):
         head = without_prefixes(lines[start : start + HEAD])
-        if (found := next((reader for reader in READERS if reader.knows(head)), None)) is not None:
-            return found
+        for reader in READERS:
+            if reader.knows(head):
+                return reader
     tools = unread_tools(lines[: 10 * HEAD])
     if tools:
         raise UsageError(f"output of {next(iter(tools))} is not supported: supported formats are {names}")
     raise UsageError(f"unknown format: use --as FORMAT ({names})")
 
 
-# Files with the output of several tools, such as logs of acceptance tests: each reader gets the lines of its tool.
-
-# Their files have nothing else, or the log around their lines repeats them.
+# Readers that do not share a file with others: their files have nothing else, or the log around their lines repeats them.
 _ALONE = (POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, RCCL_TESTS_FILE)
 _TOGETHER = tuple(reader for reader in READERS if reader not in _ALONE)
 _FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")
@@ -143,27 +139,28 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
         indexes = [index for index in range(start, min(start + HEAD, len(lines))) if " NCCL INFO " not in lines[index]]
         texts = without_prefixes(lines[index] for index in indexes)
         chunks.append((indexes, texts))
-        for tool, place in unread_tools(texts).items():
-            unread.setdefault(tool, indexes[place] + 1)
+        for tool, index in unread_tools(texts).items():
+            unread.setdefault(tool, indexes[index] + 1)
     skipped: list[Skipped] = [
         UnsupportedTool(line, f"output of {tool} (from line {line}) is not supported") for tool, line in unread.items()
     ]
     marks = _marks(chunks, first)
     readers = list(dict.fromkeys([first, *(reader for _, reader in marks)]))
-    found: list[tuple[Importer[Any], Reading]] = []
-    failed: list[tuple[Importer[Any], UsageError]] = []
+    readings: list[tuple[Importer[Any], Reading]] = []
+    failures: list[tuple[Importer[Any], UsageError]] = []
     for reader in readers:
         try:
-            found.append((reader, reader.read(_lines_of_tool(lines, marks, reader) if readers[1:] else lines, user_input)))
+            readings.append((reader, reader.read(_lines_of_tool(lines, marks, reader) if readers[1:] else lines, user_input)))
         except UsageError as error:
-            failed.append((reader, error))
-    if not found:
-        raise failed[0][1]
-    for reader, reason in failed:
-        line = next((index + 1 for index, known in marks if known is reader), 0)
+            failures.append((reader, error))
+    if not readings:
+        raise failures[0][1]
+    for reader, reason in failures:
+        line = next((index + 1 for index, marked_reader in marks if marked_reader is reader), 0)
         skipped.append(Skipped(line, f"lines of {reader.name} (from line {line}): {reason}"))
-    found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, *skipped)))
-    return found
+    reader, reading = readings[0]
+    readings[0] = (reader, replace(reading, skipped=(*reading.skipped, *skipped)))
+    return readings
 
 
 def _marks(chunks: Sequence[tuple[list[int], list[str]]], first: Importer[Any]) -> list[tuple[int, Importer[Any]]]:
@@ -171,11 +168,11 @@ def _marks(chunks: Sequence[tuple[list[int], list[str]]], first: Importer[Any]) 
     recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(texts)] for _, texts in chunks]
     if all(readers == [first] for readers in recognizing):
         return []
-    found: list[tuple[int, Importer[Any]]] = []
+    marks: list[tuple[int, Importer[Any]]] = []
     for (indexes, texts), readers in zip(chunks, recognizing, strict=True):
         for index, text in zip(indexes, texts, strict=True):
-            found += [(index, reader) for reader in readers if reader.knows([text])][:1]
-    return found
+            marks += [(index, reader) for reader in readers if reader.knows([text])][:1]
+    return marks
 
 
 def _lines_of_tool(lines: Sequence[str], marks: Sequence[tuple[int, Importer[Any]]], reader: Importer[Any]) -> list[str]:
@@ -183,18 +180,16 @@ def _lines_of_tool(lines: Sequence[str], marks: Sequence[tuple[int, Importer[Any
 
     Lines between the last figures of one tool and the beginning of the next one stay for both: they may end one, or begin the other.
     """
-    own = list(lines)
-    for (begin, known), (end, following) in zip(marks, [*marks[1:], (len(lines), None)], strict=True):
-        if known is reader:
+    lines_of_tool = list(lines)
+    for (begin, reader_of_mark), (end, next_reader) in zip(marks, [*marks[1:], (len(lines), None)], strict=True):
+        if reader_of_mark is reader:
             continue
-        after = end
-        while following is reader and after > begin + 1 and not _FIGURES.match(split_prefix(lines[after - 1]).text):
-            after -= 1  # to the end of the last line of figures; at least one line belongs to what begins there
-        own[begin:after] = [""] * (after - begin)
-    return own
+        first_kept = end
+        while next_reader is reader and first_kept > begin + 1 and not _FIGURES.match(split_prefix(lines[first_kept - 1]).text):
+            first_kept -= 1  # to the end of the last line of figures; at least one line belongs to what begins there
+        lines_of_tool[begin:first_kept] = [""] * (first_kept - begin)
+    return lines_of_tool
 
-
-# Runs of tables, and their folders.
 
 _ELSEWHERE = ("environment", "devices", "exit_code", "nccl_tuning")  # facts of a table that have their own keys in run.json
 _SERIES_OF = attrgetter(*SERIES)
@@ -231,12 +226,12 @@ class ImportedRun(msgspec.Struct):
     @property
     def arrays(self) -> dict[int, Arrays]:
         """The arrays of the rows, by index of the row."""
-        found: dict[int, Arrays] = {}
-        before = 0
+        arrays_by_row: dict[int, Arrays] = {}
+        first_row = 0
         for table in self.tables:
-            found |= {before + index: arrays for index, arrays in table.run.arrays.items()}
-            before += len(table.run.rows)
-        return found
+            arrays_by_row |= {first_row + index: arrays for index, arrays in table.run.arrays.items()}
+            first_row += len(table.run.rows)
+        return arrays_by_row
 
     @property
     def operation(self) -> str:
@@ -249,7 +244,7 @@ class ImportedRun(msgspec.Struct):
         """Return run.json: the source of the rows, what is missing, what is doubtful, and hosts and ranks as far as known."""
         first = self.tables[0].run
         info: dict[str, Any] = {}
-        codes = [code for table in self.tables if isinstance(code := table.run.facts.get("exit_code"), int)]
+        codes = [table.run.facts["exit_code"] for table in self.tables if isinstance(table.run.facts.get("exit_code"), int)]
         if codes:
             info["exit_code"] = max(codes)
         rows = self.rows
@@ -268,8 +263,8 @@ class ImportedRun(msgspec.Struct):
             info |= {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": rank_map}
         if first.facts.get("environment"):
             info["environment"] = first.facts["environment"]
-        if tuning := first.facts.get("nccl_tuning"):
-            info["nccl_log"] = {backend: {"tuning": tuning} for backend in info["backends"]}
+        if first.facts.get("nccl_tuning"):
+            info["nccl_log"] = {backend: {"tuning": first.facts["nccl_tuning"]} for backend in info["backends"]}
         missing = list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
         doubts = [(table.source.name, table.run.program, doubt) for table in self.tables for doubt in table.run.doubts]
         info["imported"] = {
@@ -302,26 +297,26 @@ class ImportedRun(msgspec.Struct):
 
 def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
     """Return the tables by run: each joins the first run of the same tool, library, settings and hosts that lacks its series."""
-    found: list[ImportedRun] = []
-    by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
-    free: dict[tuple[Any, ...], int] = {}  # by tool and series the first run that lacks it
+    all_runs: list[ImportedRun] = []
+    runs_by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
+    first_free: dict[tuple[Any, ...], int] = {}  # by maker and series: the index of the maker's first run that lacks it
     for table in tables:
         run = table.run
         settings = run.facts.get("environment")
         settings = tuple(sorted(settings.items())) if isinstance(settings, dict) else ()
         maker = run.tool, run.version, run.facts.get("library"), settings, tuple(run.hosts)
-        series = set(map(_SERIES_OF, run.rows))
-        runs = by_maker.setdefault(maker, [])
-        at = max((free.get((maker, each), 0) for each in series), default=0)
-        while at < len(runs) and not runs[at].series.isdisjoint(series):
-            at += 1
-        if at == len(runs):
+        all_series = set(map(_SERIES_OF, run.rows))
+        runs = runs_by_maker.setdefault(maker, [])
+        index = max((first_free.get((maker, series), 0) for series in all_series), default=0)
+        while index < len(runs) and not runs[index].series.isdisjoint(all_series):
+            index += 1
+        if index == len(runs):
             runs.append(ImportedRun())
-            found.append(runs[at])
-        runs[at].tables.append(table)
-        runs[at].series |= series
-        free |= {(maker, each): at + 1 for each in series if free.get((maker, each), 0) == at}
-    return found
+            all_runs.append(runs[index])
+        runs[index].tables.append(table)
+        runs[index].series |= all_series
+        first_free |= {(maker, series): index + 1 for series in all_series if first_free.get((maker, series), 0) == index}
+    return all_runs
 
 
 def store(
@@ -329,15 +324,14 @@ def store(
 ) -> list[Path]:
     """Write the runs: one as `out` itself, several as out/launch-1, launch-2, … Return the folders.
 
-    With an `allocation`, several runs are launches of it; without, each is independent. Raises UsageError if a run exists
-    there.
+    With an `allocation`, several runs are launches of it; without, each is independent. Raises UsageError if a run exists there.
     """
     if any(out.glob("launch-*")):
         raise UsageError(f"--out {out} already has launches: choose a new folder")
     paths = [out] if len(runs) == 1 else [out / f"launch-{number}" for number in range(1, len(runs) + 1)]
-    same = {"collbench": __version__, "command": ["collbench", *command], "allocation_id": allocation, "launches": len(runs)}
+    shared = {"collbench": __version__, "command": ["collbench", *command], "allocation_id": allocation, "launches": len(runs)}
     write_all(
-        FinishedRun(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology, run.arrays)
+        FinishedRun(path, run.operation, {**shared, "launch_index": number, **run.info}, run.rows, topology, run.arrays)
         for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1)
     )
     return paths

@@ -18,8 +18,10 @@ from collbench.plugins.importers.notes import ImportDoubt, SkippedLines, Skipped
 from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, parse_number, whole
 from collbench.results.row import Row
 
-MICROSECONDS, NANOSECONDS = 1e-6, 1e-9
-MEBIBYTES, GIGABYTES = 1 << 20, 1e9
+MICROSECONDS = 1e-6
+NANOSECONDS = 1e-9
+MEBIBYTES = 1 << 20
+GIGABYTES = 1e9
 NO_TIME = "the output has no valid time"
 _QUANTILES = ("min", "p95", "p99", "max")
 _FAILED = "failed"  # the field of the words of a failed case
@@ -121,13 +123,6 @@ class TextTable(msgspec.Struct):
             raise UsageError(f"the table at line {self.number}: the title of its test is missing: use the whole output")
         return self.facts[fact]
 
-    def add(self, number: int, words: Sequence[str]) -> None:
-        """Add a line of figures."""
-        if len(words) == len(self.columns):
-            self.lines.append((number, dict(zip(self.headings, words, strict=True))))
-        else:
-            self.bad.append(number)
-
     def figures(self) -> Iterator[Figures]:
         """Yield the lines of figures."""
         by_field: dict[str, tuple[str, TextColumn]] = {}
@@ -150,7 +145,9 @@ class TextTable(msgspec.Struct):
         """Return the rows of a format with a size and either a time or a rate on each line; ways: 2 if a rate counts both directions."""
         rows: list[Row] = []
         for figures in self.figures():
-            size, time_s, rate = figures.size, figures.time_s, figures.values.get("rate")
+            size = figures.size
+            time_s = figures.time_s
+            rate = figures.values.get("rate")
             if size is None or not is_size(size):
                 self.unreadable.append(figures.line)
                 continue
@@ -255,10 +252,12 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     def _begin(self, table: TextTable | None, number: int, line: str) -> TextTable | None:
         """Return the table that begins with this line, or None. Headings of a table without figures become its columns."""
-        if self.begins and (first := self.begins.match(line)):
+        first = self.begins.match(line) if self.begins else None
+        if first:
             return TextTable(number, self, _facts_in(first))
         may_begin = table.is_begun if table else not self.inherits
-        if may_begin and self.renews and (renewed := self.renews.match(line)):
+        renewed = self.renews.match(line) if may_begin and self.renews else None
+        if renewed:
             facts = table.facts if table and self.inherits else {}
             return TextTable(number, self, {**facts, **_facts_in(renewed)})
         columns = self.columns_in(line)
@@ -269,7 +268,6 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return None
 
     def _learn(self, table: TextTable, line: str) -> None:
-        """Read a line of the table that is not one of figures."""
         if self.ends and self.ends.search(line):
             table.is_complete = True
         if not table.is_begun:
@@ -279,11 +277,14 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         if table.is_complete:
             return
         failed = self.failure.search(line) if self.failure else None
+        words = self.words(line[: failed.start()] if failed else line)
         if failed:
-            texts = dict(zip(table.headings, self.words(line[: failed.start()]), strict=False))
+            texts = dict(zip(table.headings, words, strict=False))
             table.lines.append((number, {**texts, _FAILED: line[failed.start() :].strip()}))
+        elif len(words) == len(table.columns):
+            table.lines.append((number, dict(zip(table.headings, words, strict=True))))
         else:
-            table.add(number, self.words(line))
+            table.bad.append(number)
 
     def _add_record(self, tables: list[TextTable], number: int, figures: re.Match[str], shared: Mapping[str, str]) -> None:
         """Add a line of figures without headings. A size that occurs again, or other facts, begin another table."""

@@ -56,7 +56,8 @@ FUNCTIONS = frozenset((
     "hipDriverGetVersion",
 ))  # fmt: skip
 _SONAMES = ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so")
-_BUS_ID_BYTES, _NAME_BYTES = 32, 256
+_BUS_ID_BYTES = 32
+_NAME_BYTES = 256
 
 
 class NoHip(Obstacle, Fact, frozen=True):
@@ -96,14 +97,14 @@ class HipError(Exception):
 @cache
 def _runtime() -> ctypes.CDLL:
     """Return HIP's runtime, preferably the one that RCCL has loaded. Raises OSError."""
-    wrong = None
+    first_error = None
     for mode in (ctypes.DEFAULT_MODE | os.RTLD_NOLOAD, ctypes.DEFAULT_MODE):
         for name in _SONAMES:
             try:
                 return ctypes.CDLL(name, mode=mode)
             except OSError as error:
-                wrong = wrong or error
-    raise wrong or OSError(_SONAMES[0])
+                first_error = first_error or error
+    raise first_error or OSError(_SONAMES[0])
 
 
 def hip_address(name: str) -> int:
@@ -114,38 +115,32 @@ def hip_address(name: str) -> int:
 def hip_error(code: int) -> str:
     """Return HIP's text for an error code."""
     with suppress(OSError, AttributeError):
-        text = _runtime().hipGetErrorString
-        text.restype = ctypes.c_char_p
-        if found := text(code):
-            return f"HIP error {code}: {found.decode(errors='replace')}"
+        get_error_string = _runtime().hipGetErrorString
+        get_error_string.restype = ctypes.c_char_p
+        text = get_error_string(code)
+        if text:
+            return f"HIP error {code}: {text.decode(errors='replace')}"
     return f"HIP error {code}"
 
 
-def _call(name: str, *words: Any) -> None:
+def _call(name: str, *arguments: Any) -> None:
     """Call a function on the current GPU of the thread. Integers above 32 bits must be wrapped. Raises HipError."""
-    status = getattr(_runtime(), name)(*words)
+    status = getattr(_runtime(), name)(*arguments)
     if status:
         raise HipError(name, status)
 
 
-def _made(name: str, *words: Any) -> int:
+def _created(name: str, *arguments: Any) -> int:
     """Return the handle or address that a function writes to its first argument."""
-    made = ctypes.c_void_p()
-    _call(name, ctypes.byref(made), *words)
-    return made.value or 0
+    handle = ctypes.c_void_p()
+    _call(name, ctypes.byref(handle), *arguments)
+    return handle.value or 0
 
 
-def _number(name: str, *words: Any) -> int:
-    found = ctypes.c_int()
-    _call(name, ctypes.byref(found), *words)
-    return found.value
-
-
-def _word(value: int) -> ctypes.c_void_p:
-    return ctypes.c_void_p(value)
-
-
-# Which GPUs this process has.
+def _number(name: str, *arguments: Any) -> int:
+    number = ctypes.c_int()
+    _call(name, ctypes.byref(number), *arguments)
+    return number.value
 
 
 def hip_obstacle(env: Mapping[str, str]) -> Obstacle | None:
@@ -205,39 +200,37 @@ def architecture(bus_id: str, root: Path = Path("/sys/class/kfd/kfd/topology/nod
     The driver numbers targets as major × 10000 + minor × 100 + stepping, and has the PCI address in two numbers
     (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c). The last two digits of a name are hexadecimal.
     """
-    found = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", bus_id)
-    if not found:
+    address = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", bus_id)
+    if not address:
         return ""
-    domain, bus, device, function = (int(part, 16) for part in found.groups())
-    place = (domain, bus << 8 | device << 3 | function)
+    domain, bus, device, function = (int(part, 16) for part in address.groups())
+    location = bus << 8 | device << 3 | function
     for file in root.glob("*/properties"):
         with suppress(OSError, ValueError):
             facts = {name: int(value) for name, value in (line.split() for line in file.read_text(errors="replace").splitlines())}
-            if (facts.get("domain"), facts.get("location_id")) == place and (target := facts.get("gfx_target_version")):
+            target = facts.get("gfx_target_version")
+            if target and facts.get("domain") == domain and facts.get("location_id") == location:
                 return f"gfx{target // 10_000}{target // 100 % 100:x}{target % 100:x}"
     return ""
-
-
-# One GPU. Streams, events and graphs are destroyed with their objects.
 
 
 class HipStream(Stream):
     """A HIP stream that is independent of the default stream."""
 
     def __init__(self) -> None:
-        self.address = _made("hipStreamCreateWithFlags", CONSTANTS["hipStreamNonBlocking"])
+        self.address = _created("hipStreamCreateWithFlags", CONSTANTS["hipStreamNonBlocking"])
         weakref.finalize(self, _quietly, "hipStreamDestroy", self.address).atexit = False
 
     def synchronize(self) -> None:
         """Wait until everything enqueued has completed, without a time limit. Raises HipError."""
-        _call("hipStreamSynchronize", _word(self.address))
+        _call("hipStreamSynchronize", ctypes.c_void_p(self.address))
 
 
 class HipEvent(Event):
     """A HIP event: a point of a stream, with its time."""
 
     def __init__(self) -> None:
-        self.address = _made("hipEventCreateWithFlags", CONSTANTS["hipEventDefault"])
+        self.address = _created("hipEventCreateWithFlags", CONSTANTS["hipEventDefault"])
         weakref.finalize(self, _quietly, "hipEventDestroy", self.address).atexit = False
 
 
@@ -254,7 +247,7 @@ class HipGraph(Graph):
     def hold(self, captured: int) -> None:
         """Make the graph of a capture executable. Raises HipError."""
         weakref.finalize(self, _quietly, "hipGraphDestroy", captured).atexit = False
-        self._executable = _made("hipGraphInstantiate", _word(captured), None, None, ctypes.c_size_t(0))
+        self._executable = _created("hipGraphInstantiate", ctypes.c_void_p(captured), None, None, ctypes.c_size_t(0))
         weakref.finalize(self, _quietly, "hipGraphExecDestroy", self._executable).atexit = False
 
 
@@ -263,19 +256,19 @@ class HipMemory(GpuMemory):
 
     def __init__(self, gpu: HipGpu, n_bytes: int) -> None:
         with gpu.use():
-            self.address = _made("hipMalloc", ctypes.c_size_t(n_bytes)) if n_bytes else 0
+            self.address = _created("hipMalloc", ctypes.c_size_t(n_bytes)) if n_bytes else 0
         self.n_bytes = n_bytes
         weakref.finalize(self, _free, gpu, self.address).atexit = False
 
 
 def _quietly(name: str, address: int) -> None:
     with suppress(HipError):  # on a failed GPU nothing can be freed
-        _call(name, _word(address))
+        _call(name, ctypes.c_void_p(address))
 
 
 def _free(gpu: HipGpu, address: int) -> None:
     with suppress(RunFailed), gpu.use():
-        _call("hipFree", _word(address))
+        _call("hipFree", ctypes.c_void_p(address))
 
 
 class HipGpu(OpenGpu):
@@ -290,19 +283,22 @@ class HipGpu(OpenGpu):
         self.index = index
         if index >= _count():
             raise UsageError(f"GPU {index} is not there: HIP shows this process {_count()}")
-        text, total = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_size_t()
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        memory_bytes = ctypes.c_size_t()
         try:
-            _call("hipDeviceGetName", text, _NAME_BYTES, index)
-            _call("hipDeviceTotalMem", ctypes.byref(total), index)
+            _call("hipDeviceGetName", name, _NAME_BYTES, index)
+            _call("hipDeviceTotalMem", ctypes.byref(memory_bytes), index)
             self.bus_id = _bus_id(index)
         except HipError as error:
             raise UsageError(f"GPU {index} cannot be used ({error}): see 'rocminfo' and 'dmesg'") from error
-        self.name = text.value.decode(errors="replace")
+        self.name = name.value.decode(errors="replace")
         self.arch = architecture(self.bus_id)
-        self.memory_bytes, self.l2_bytes = total.value, _attribute("hipDeviceAttributeL2CacheSize", index)
+        self.memory_bytes = memory_bytes.value
+        self.l2_bytes = _attribute("hipDeviceAttributeL2CacheSize", index)
         mode = _attribute("hipDeviceAttributeComputeMode", index)
         self.compute_mode = {0: "default", PROHIBITED: "prohibited", EXCLUSIVE: "exclusive"}.get(mode, "unknown")
-        clock_khz, bus_bits = (_attribute(f"hipDeviceAttributeMemory{what}", index) for what in ("ClockRate", "BusWidth"))
+        clock_khz = _attribute("hipDeviceAttributeMemoryClockRate", index)
+        bus_bits = _attribute("hipDeviceAttributeMemoryBusWidth", index)
         self.memory_rate = 2.0 * 1000 * clock_khz * bus_bits / 8 or None
         try:
             self.free_bytes()
@@ -339,13 +335,13 @@ class HipGpu(OpenGpu):
         except RunFailed as error:
             if getattr(error.__cause__, "status", None) != CONSTANTS["hipErrorOutOfMemory"]:
                 raise
-            free, total = format_bytes(self.free_bytes()), format_bytes(self.memory_bytes)
-            about = f"GPU {self.index} ({self.name})"
-            raise MemoryError(f"{about} cannot give {format_bytes(n_bytes)}: {free} of {total} is free") from error
+            free = f"{format_bytes(self.free_bytes())} of {format_bytes(self.memory_bytes)} is free"
+            raise MemoryError(f"GPU {self.index} ({self.name}) cannot give {format_bytes(n_bytes)}: {free}") from error
 
     def free_bytes(self) -> int:
         """Return how many bytes can still be allocated."""
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        free = ctypes.c_size_t()
+        total = ctypes.c_size_t()
         with self.use():
             _call("hipMemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value
@@ -353,34 +349,35 @@ class HipGpu(OpenGpu):
     def pinned(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return host memory, [n_bytes], that the GPU can access directly. It is freed with the array."""
         with self.use():
-            address = _made("hipHostMalloc", ctypes.c_size_t(n_bytes), CONSTANTS["hipHostMallocDefault"])
+            address = _created("hipHostMalloc", ctypes.c_size_t(n_bytes), CONSTANTS["hipHostMallocDefault"])
         memory = (ctypes.c_uint8 * n_bytes).from_address(address)
         weakref.finalize(memory, _quietly, "hipHostFree", address).atexit = False
-        found: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
-        return found
+        array: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
+        return array
 
     def upload(self, address: int, array: NDArray[Any], stream: Stream) -> None:
         """Copy an array to `address` in the order of `stream`, and wait: the array may change afterwards."""
-        whole = np.ascontiguousarray(array)
-        words = (_word(address), _word(whole.ctypes.data), ctypes.c_size_t(whole.nbytes), CONSTANTS["hipMemcpyHostToDevice"])
+        source = np.ascontiguousarray(array)
+        addresses = (ctypes.c_void_p(address), ctypes.c_void_p(source.ctypes.data))
+        kind = CONSTANTS["hipMemcpyHostToDevice"]
         with self.use():
-            _call("hipMemcpyAsync", *words, _word(stream.address))
+            _call("hipMemcpyAsync", *addresses, ctypes.c_size_t(source.nbytes), kind, ctypes.c_void_p(stream.address))
             stream.synchronize()
 
     def download(self, address: int, n_bytes: int) -> NDArray[np.uint8]:
         """Return a copy of GPU memory, [n_bytes]. Does not wait for other streams."""
-        found = np.empty(n_bytes, np.uint8)
-        words = (_word(found.ctypes.data), _word(address), ctypes.c_size_t(n_bytes), CONSTANTS["hipMemcpyDeviceToHost"])
+        copy = np.empty(n_bytes, np.uint8)
+        addresses = (ctypes.c_void_p(copy.ctypes.data), ctypes.c_void_p(address))
         with self.use():
-            _call("hipMemcpy", *words)
-        return found
+            _call("hipMemcpy", *addresses, ctypes.c_size_t(n_bytes), CONSTANTS["hipMemcpyDeviceToHost"])
+        return copy
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[HipGraph]:
         """Capture what is enqueued on `stream` inside the block into the graph, without running it."""
         graph = HipGraph()
         with self.use():
-            _call("hipStreamBeginCapture", _word(stream.address), CONSTANTS["hipStreamCaptureModeGlobal"])
+            _call("hipStreamBeginCapture", ctypes.c_void_p(stream.address), CONSTANTS["hipStreamCaptureModeGlobal"])
             try:
                 yield graph
             except BaseException:
@@ -392,7 +389,7 @@ class HipGpu(OpenGpu):
 
 def _end_capture(stream: Stream) -> int:
     graph = ctypes.c_void_p()
-    _call("hipStreamEndCapture", _word(stream.address), ctypes.byref(graph))
+    _call("hipStreamEndCapture", ctypes.c_void_p(stream.address), ctypes.byref(graph))
     return graph.value or 0
 
 

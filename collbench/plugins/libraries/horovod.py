@@ -32,12 +32,11 @@ from collbench.operations.operation import Operation, Reason, Steps, in_place_on
 from collbench.operations.program import Call, Program, PythonCall
 from collbench.operations.traffic import elements
 from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, RedopUnsupported
+from collbench.plugins.libraries.common import reorders_ranks, user_settings
 
 if TYPE_CHECKING:
     from collbench.control.world import World
 
-
-# The binding: functions of horovod.torch on tensors over collbench's buffers. Each call has the same name at all ranks.
 
 NEW = frozenset({"allgather", "allgatherv", "alltoall", "alltoallv", "reducescatter"})  # operations that return a new tensor
 _REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
@@ -51,14 +50,15 @@ class HorovodBinding(TorchBinding):
     def __init__(self, torch: Any, hvd: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
         super().__init__(torch, buffers, group, slot)
         case = self.case
-        self._hvd, self.redop = hvd, getattr(hvd, _REDOPS[case.redop]) if case.redop else None
-        words = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
+        self._hvd = hvd
+        self.redop = getattr(hvd, _REDOPS[case.redop]) if case.redop else None
+        parts = (buffers.operation.name, case.dtype.name, case.redop or "", self.count, self.root, *group.ranks)
         # Horovod matches the calls of the ranks by this name. All slots have the same one, since the first call of a name is slower.
-        self.name = "collbench." + ".".join(map(str, words))
+        self.name = "collbench." + ".".join(map(str, parts))
 
-    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+    def call(self, name: str, /, *arguments: Any, **options: Any) -> PythonCall:
         """Return a call of a function of horovod.torch on the group."""
-        return PythonCall(name, partial(getattr(self._hvd, name), *words, process_set=self.comm, **named))
+        return PythonCall(name, partial(getattr(self._hvd, name), *arguments, process_set=self.comm, **options))
 
     def copied(self, call: Call) -> PythonCall:
         """Return a call that also copies its new result tensor to the receive buffer."""
@@ -93,7 +93,7 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) 
     redops = _SCATTERED if operation.name == "reducescatter" else _REDOPS
     if case.redop and case.redop not in redops:
         return RedopUnsupported("horovod over Gloo", case.redop, operation.name, tuple(redops))
-    if operation.name in NEW and case.split and any(sorted(group) != list(group) for group in case.split.groups(n)):
+    if operation.name in NEW and reorders_ranks(case, n):
         return GroupOrderUnsupported("horovod", operation.name)
     if operation.is_barrier:
         return None
@@ -104,8 +104,6 @@ def unsupported(torch: Any, hvd: Any, operation: Operation, case: Case, n: int) 
     return None if has else DtypeUnsupported("horovod", case.dtype.name, "send", operation.name)
 
 
-# The start of Horovod: the installed version, the environment of its ranks, and the rendezvous server of its Gloo.
-
 _KNOWN = "0.28."
 _GET = "tools/horovod .venv-horovod builds it with Gloo, into an environment of its own"
 _OTHER_LAUNCH = "start collbench with --ranks, mpirun, srun or torchrun instead"
@@ -114,30 +112,31 @@ _LATER = 2  # factor of Gloo's timeout to the watchdog's, which is shorter since
 
 def obstacle(env: Mapping[str, str]) -> Obstacle | None:
     """Return why Horovod cannot be used here, or None. Imports neither Horovod nor torch."""
-    found, torch = installed("horovod"), installed("torch")
-    if found is None or find_spec("horovod") is None:
+    version = installed("horovod")
+    torch = installed("torch")
+    if version is None or find_spec("horovod") is None:
         return NotInstalled("horovod", _GET)
-    if not found.startswith(_KNOWN):
-        return UnknownVersion("horovod", found, f"{_KNOWN}x", _GET)
+    if not version.startswith(_KNOWN):
+        return UnknownVersion("horovod", version, f"{_KNOWN}x", _GET)
     if torch is None:
-        return NotInstalled("torch", _GET, f"horovod {found}")
+        return NotInstalled("torch", _GET, f"horovod {version}")
     if "HOROVOD_RANK" in env:
         return Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", _OTHER_LAUNCH)
-    return _misbuilt(found, torch)
+    return _misbuilt(version, torch)
 
 
-def _misbuilt(found: str, torch: str) -> Obstacle | None:
+def _misbuilt(version: str, torch: str) -> Obstacle | None:
     """Return why this build does not fit this torch, or None."""
     spec = find_spec("horovod")
     folder = Path(next(iter(spec.submodule_search_locations or [])) if spec else "")
     if not any(folder.glob("torch/mpi_lib_v2*.so")):
-        return WrongBuild("horovod", found, "was built without torch", _GET)
+        return WrongBuild("horovod", version, "was built without torch", _GET)
     try:
         built = str(json.loads((folder / "metadata.json").read_text())["pytorch"])  # the version of torch that it was built for
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not known here; an import error would report it
     if built.partition("+")[0] != torch.partition("+")[0]:
-        return WrongBuild("horovod", found, f"was built for torch {built}, but torch {torch} is installed", _GET)
+        return WrongBuild("horovod", version, f"was built for torch {built}, but torch {torch} is installed", _GET)
     return None
 
 
@@ -156,33 +155,43 @@ def _import() -> Any:
     return hvd
 
 
-def of_user(env: Mapping[str, str]) -> dict[str, str]:
+def horovod_settings(env: Mapping[str, str]) -> dict[str, str]:
     """Return Horovod's settings by the user, by lower-case name. Raises UsageError for an invalid cycle time."""
     cycle = env.get("HOROVOD_CYCLE_TIME", "1")
     try:
-        wrong = not 0 <= float(cycle) < float("inf")
+        is_valid = 0 <= float(cycle) < float("inf")
     except ValueError:
-        wrong = True
-    if wrong:
+        is_valid = False
+    if not is_valid:
         raise UsageError(f"HOROVOD_CYCLE_TIME is '{cycle}', and Horovod would take that for 0: give it milliseconds, as in 0.1")
-    return {name.lower(): value for name, value in sorted(env.items()) if name.startswith("HOROVOD_")}
+    return user_settings("HOROVOD_", env=env)
 
 
 def rendezvous_environment(world: World, timeout_s: float, grouped: bool) -> dict[str, str]:
     """Return horovodrun's variables for the ranks (horovod/runner/gloo_run.py, 0.28.1). grouped: with process sets."""
-    local = [member.rank for member in world.on_host()].index(world.rank)
-    across = [host for host in world.hosts if len(world.on_host(host)) > local]
-    place = {"RANK": world.rank, "SIZE": world.size, "LOCAL_RANK": local, "LOCAL_SIZE": len(world.on_host())}
-    place |= {"CROSS_RANK": across.index(world.me.host), "CROSS_SIZE": len(across)}
-    words = {"HOSTNAME": f"host{world.hosts.index(world.me.host)}", "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo"}
-    words |= {"DYNAMIC_PROCESS_SETS": str(int(grouped)), "GLOO_TIMEOUT_SECONDS": str(max(1, round(_LATER * timeout_s)))}
-    return {f"HOROVOD_{name}": str(value) for name, value in (place | words).items()}
+    local_rank = [member.rank for member in world.on_host()].index(world.rank)
+    cross_hosts = [host for host in world.hosts if len(world.on_host(host)) > local_rank]
+    variables = {
+        "RANK": world.rank,
+        "SIZE": world.size,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_SIZE": len(world.on_host()),
+        "CROSS_RANK": cross_hosts.index(world.me.host),
+        "CROSS_SIZE": len(cross_hosts),
+        "HOSTNAME": f"host{world.hosts.index(world.me.host)}",
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+        "DYNAMIC_PROCESS_SETS": int(grouped),
+        "GLOO_TIMEOUT_SECONDS": max(1, round(_LATER * timeout_s)),
+    }
+    return {f"HOROVOD_{name}": str(value) for name, value in variables.items()}
 
 
 @contextmanager
 def rendezvous(world: World) -> Iterator[None]:
     """Run Horovod's rendezvous server at rank 0 while the ranks join, and send its address to all. Later it would only use CPU time."""
-    server, port = None, 0
+    server = None
+    port = 0
     if world.rank == 0:
         server = import_module("horovod.runner.http.http_server").RendezvousServer()
         port = server.start()
@@ -211,20 +220,24 @@ class HorovodBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether a supported Horovod, built for this torch, is installed and the launcher is supported. Imports neither."""
         problem = obstacle(os.environ)
-        about = f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}"
-        return Unavailable.because(problem) if problem else Available(about)
+        if problem:
+            return Unavailable.because(problem)
+        return Available(f"Horovod {installed('horovod')} over Gloo, on torch {installed('torch')}")
 
     def open(self, world: World, settings: Settings) -> None:
         """Import horovod.torch and join all ranks at a Horovod rendezvous server on rank 0.
 
         Raises UsageError for a Horovod that does not load, or was built without Gloo.
         """
-        self._user_settings = of_user(os.environ)
-        self._torch, self._hvd = load_torch(), load_horovod()
-        self._world, self.rank, self.ranks = world, world.rank, world.size
+        self._user_settings = horovod_settings(os.environ)
+        self._torch = load_torch()
+        self._hvd = load_horovod()
+        self._world = world
+        self.rank, self.ranks = world.rank, world.size
         self._torch.set_num_threads(1)
         self._interface = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
-        self._timeout_s, self._sets = settings.timeout_s, {tuple(range(self.ranks)): self._hvd.global_process_set}
+        self._timeout_s = settings.timeout_s
+        self._sets = {tuple(range(self.ranks)): self._hvd.global_process_set}
         self._start(grouped=self._user_settings.get("horovod_dynamic_process_sets") == "1")
 
     def _start(self, grouped: bool) -> None:
@@ -264,9 +277,15 @@ class HorovodBackend(HostBackend):
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of Horovod and torch, the cycle time, all other HOROVOD_* settings of the user, and how groups run."""
-        about = {"horovod": str(installed("horovod")), "torch": self._torch.__version__, "horovod_operations": "gloo"}
-        grouped = {"horovod_dynamic_process_sets": str(int(self._grouped))}
-        return about | {"horovod_gloo_iface": self._interface, "horovod_cycle_time": "1"} | self._user_settings | grouped
+        return {
+            "horovod": str(installed("horovod")),
+            "torch": self._torch.__version__,
+            "horovod_operations": "gloo",
+            "horovod_gloo_iface": self._interface,
+            "horovod_cycle_time": "1",
+            **self._user_settings,
+            "horovod_dynamic_process_sets": str(int(self._grouped)),
+        }
 
     def close(self) -> None:
         """Stop Horovod's thread, on all ranks together."""

@@ -32,15 +32,13 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# jax's arrays in addition to the host buffers. Inputs are copied to them when they are filled, results from them when they are checked.
-#
-# jax's arrays are immutable: every call creates a new one. Neither copy is timed.
-
 AXIS = "ranks"
 
 
 class JaxBuffers(Buffers):
-    """The host buffers of one rank, with jax's arrays.
+    """The host buffers of one rank, with jax's arrays. These are immutable: every call creates a new one.
+
+    Inputs are copied to jax when they are filled, results from it when they are checked. Neither copy is timed.
 
     inputs, results   its arrays per slot; a result is None before the first call
     compiled, wire    the compiled function, and the type in which XLA transfers the elements ("f32"); set on first use
@@ -49,7 +47,8 @@ class JaxBuffers(Buffers):
     def __init__(self, jax: Any, operation: Operation, case: Case, group: Group, slots: int) -> None:
         """Allocate the buffers. Raises MemoryError."""
         super().__init__(operation, case, group, slots)
-        self._jax, self._n = jax, group.n
+        self._jax = jax
+        self._n = group.n
         (self._device,) = group.handle.local_devices
         self._sharding = jax.sharding.NamedSharding(group.handle, jax.sharding.PartitionSpec(AXIS))
         self.compiled: Any = None
@@ -82,10 +81,9 @@ class JaxBuffers(Buffers):
         return self._jax.make_array_from_single_device_arrays(shape, self._sharding, [part])
 
 
-# Whether jax is usable here, and how its ranks connect. Only `load_jax` imports jax.
-
 _INSTALL = "pip install 'collbench[jax]'"
-_OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma needs 0.7; jax 1 does not exist yet
+_OLDEST = (0, 7)  # jax.shard_map with check_vma needs it
+_NEXT = (1,)  # does not exist yet
 # The values that these variables must have if they are set: the backend measures jax only on CPUs with Gloo.
 _REQUIRED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
 
@@ -95,10 +93,10 @@ def obstacle(environment: Mapping[str, str]) -> Obstacle | None:
     for package in ("jax", "jaxlib"):
         if installed(package) is None:
             return NotInstalled(package, _INSTALL)
-    found = installed("jax") or ""
-    numbers = tuple(int(word) for word in found.split(".")[:2] if word.isdecimal())
+    version = installed("jax") or ""
+    numbers = tuple(int(word) for word in version.split(".")[:2] if word.isdecimal())
     if not _OLDEST <= numbers < _NEXT:
-        return UnknownVersion("jax", found, "0.7 and newer, below 1", _INSTALL)
+        return UnknownVersion("jax", version, "0.7 and newer, below 1", _INSTALL)
     for name, value in _REQUIRED.items():
         if environment.get(name, value) not in ("", value):
             problem = f"is '{environment[name]}', but collbench measures jax on CPUs with Gloo"
@@ -118,8 +116,6 @@ def load_jax() -> Any:
         ) from error
 
 
-# Connection of the ranks: a coordinator at rank 0, an XLA client on each rank, and Gloo connections per group.
-
 _CONFIG = {
     "jax_platforms": "cpu",
     "jax_cpu_collectives_implementation": "gloo",
@@ -128,25 +124,23 @@ _CONFIG = {
 }
 
 
-def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interface: str, patience_s: int) -> list[Any]:
-    """Join as rank `place[0]` of `place[1]` and return the first device of each rank. Waits for all ranks. Raises RunFailed.
+def join(jax: Any, address: str, rank: int, ranks: int, interface: str, *, patience_s: int) -> list[Any]:
+    """Join as `rank` at the coordinator and return the first device of each rank. Waits for all ranks. Raises RunFailed.
 
     Afterwards, jax itself ends a rank that loses its coordinator, with SIGABRT and a stack trace.
     """
-    host, port = coordinator
-    address = f"{bracketed(host)}:{port}"
     for name, value in _CONFIG.items():
         jax.config.update(name, value)
     try:
         jax.distributed.initialize(
-            address, place[1], place[0], cluster_detection_method="deactivate", initialization_timeout=patience_s,
+            address, ranks, rank, cluster_detection_method="deactivate", initialization_timeout=patience_s,
             heartbeat_timeout_seconds=patience_s, shutdown_timeout_seconds=patience_s, coordinator_bind_address=address,
         )  # fmt: skip
         _use_interface(jax, interface)
         devices = {device.process_index: device for device in reversed(jax.devices())}
     except RuntimeError as error:
         raise RunFailed(f"jax's ranks do not come together at {address}: {str(error).splitlines()[0]}") from error
-    return [devices[rank] for rank in range(place[1])]
+    return [devices[rank] for rank in range(ranks)]
 
 
 def _use_interface(jax: Any, name: str) -> None:
@@ -155,15 +149,15 @@ def _use_interface(jax: Any, name: str) -> None:
     jax has no public function for this. Raises RunFailed if the private one has disappeared.
     """
     try:
-        bridge, state = import_module("jax._src.xla_bridge"), import_module("jax._src.distributed").global_state
-        make, gloo = bridge.make_cpu_client, import_module("jaxlib._jax").make_gloo_tcp_collectives
+        make_client = import_module("jax._src.xla_bridge").make_cpu_client
+        state = import_module("jax._src.distributed").global_state
+        make_gloo = import_module("jaxlib._jax").make_gloo_tcp_collectives
         register = import_module("jax.extend.backend").register_backend_factory
     except (ImportError, AttributeError) as error:
-        remedy = "pip install 'collbench[jax]'"
-        raise RunFailed(f"jax {jax.__version__} does not let Gloo's interface be chosen ({error}): {remedy}") from error
+        raise RunFailed(f"jax {jax.__version__} does not let Gloo's interface be chosen ({error}): {_INSTALL}") from error
 
     def client() -> Any:
-        return make(collectives=gloo(distributed_client=state.client, interface=name))
+        return make_client(collectives=make_gloo(distributed_client=state.client, interface=name))
 
     register("cpu", client, priority=0, fail_quietly=False)
 
@@ -173,12 +167,8 @@ def connect(jax: Any, mesh: Any) -> None:
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
     with stdout_elsewhere():
         ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
-        jax.jit(lambda whole: whole.sum())(ones).block_until_ready()
+        jax.jit(lambda array: array.sum())(ones).block_until_ready()
 
-
-# The operations in jax: one function over the mesh of a group's ranks, compiled before it is timed.
-#
-# The functions are those of jax.lax: psum, pmax, pmin, pmean, all_gather, psum_scatter, all_to_all, ppermute. Each creates a new array.
 
 REDUCTIONS = {"sum": "psum", "max": "pmax", "min": "pmin", "avg": "pmean"}
 _COLLECTIVE = re.compile(r"= \(?([a-z0-9]+)\[[^=]*? (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -188,46 +178,54 @@ class JaxBinding:
     """The argument of the step functions below, for one slot."""
 
     def __init__(self, jax: Any, group: Group, buffers: JaxBuffers, slot: int) -> None:
-        self._jax, self._group, self._buffers, self._slot = jax, group, buffers, slot
-        self.case, self.n, self.lax = buffers.case, group.n, jax.lax
+        self._jax = jax
+        self._group = group
+        self._buffers = buffers
+        self._slot = slot
+        self.case = buffers.case
+        self.n = group.n
+        self.lax = jax.lax
 
     def call(self, name: str, function: Callable[[Any], Any]) -> PythonCall:
         """Return a call of `function` on a rank's elements, compiled for these shapes. It ends when its new array is ready."""
-        run, inputs, results, slot = self._compiled(function), self._buffers.inputs, self._buffers.results, self._slot
+        compiled = self._compiled(function)
+        inputs = self._buffers.inputs
+        results = self._buffers.results
+        slot = self._slot
 
-        def one() -> None:
-            result = run(inputs[slot])
+        def run() -> None:
+            result = compiled(inputs[slot])
             result.block_until_ready()
             results[slot] = result
 
-        return PythonCall(name, one)
+        return PythonCall(name, run)
 
     def _compiled(self, function: Callable[[Any], Any]) -> Any:
         """Return the compiled function, shared by all slots, since their arrays have the same shape."""
         buffers = self._buffers
         if buffers.compiled is None:
             spec = self._jax.sharding.PartitionSpec(AXIS)
-            whole = self._jax.shard_map(function, mesh=self._group.handle, in_specs=spec, out_specs=spec, check_vma=False)
-            buffers.compiled = self._jax.jit(whole).lower(buffers.inputs[self._slot]).compile()
+            sharded = self._jax.shard_map(function, mesh=self._group.handle, in_specs=spec, out_specs=spec, check_vma=False)
+            buffers.compiled = self._jax.jit(sharded).lower(buffers.inputs[self._slot]).compile()
             buffers.wire = _carried_as(buffers.compiled.as_text())
         return buffers.compiled
 
 
 def _carried_as(compiled: str) -> str:
     """Return the element type of a compiled program's collective, in XLA's notation; "" without a collective (one rank)."""
-    found = _COLLECTIVE.search(compiled)
-    return found[1] if found else ""
+    collective = _COLLECTIVE.search(compiled)
+    return collective[1] if collective else ""
 
 
 def _allreduce(x: JaxBinding) -> Iterator[PythonCall]:
     name = REDUCTIONS[x.case.redop or "sum"]
     function = getattr(x.lax, name)
-    yield x.call(name, lambda mine: function(mine, AXIS))
+    yield x.call(name, lambda part: function(part, AXIS))
 
 
 def _sendrecv(x: JaxBinding) -> Iterator[PythonCall]:
     ring = [(rank, (rank + 1) % x.n) for rank in range(x.n)]
-    yield x.call("ppermute", lambda mine: x.lax.ppermute(mine, AXIS, ring))
+    yield x.call("ppermute", lambda part: x.lax.ppermute(part, AXIS, ring))
 
 
 _LIKE = {
@@ -236,9 +234,9 @@ _LIKE = {
 }
 STEPS: Mapping[str, Steps] = {
     "allreduce": out_of_place_only(_allreduce),
-    "allgather": out_of_place_only(lambda x: [x.call("all_gather", lambda mine: x.lax.all_gather(mine, AXIS, tiled=True))]),
-    "reducescatter": out_of_place_only(lambda x: [x.call("psum_scatter", lambda mine: x.lax.psum_scatter(mine, AXIS, tiled=True))]),
-    "alltoall": out_of_place_only(lambda x: [x.call("all_to_all", lambda mine: x.lax.all_to_all(mine, AXIS, 0, 0, tiled=True))]),
+    "allgather": out_of_place_only(lambda x: [x.call("all_gather", lambda part: x.lax.all_gather(part, AXIS, tiled=True))]),
+    "reducescatter": out_of_place_only(lambda x: [x.call("psum_scatter", lambda part: x.lax.psum_scatter(part, AXIS, tiled=True))]),
+    "alltoall": out_of_place_only(lambda x: [x.call("all_to_all", lambda part: x.lax.all_to_all(part, AXIS, 0, 0, tiled=True))]),
     "sendrecv": out_of_place_only(_sendrecv),
     **dict.fromkeys(_LIKE, lambda x: []),  # `unsupported` excludes them
 }
@@ -248,8 +246,8 @@ def unsupported(operation: str, redop: str | None) -> Reason | None:
     """Return why jax does not have the operation on CPUs, or not with this redop; else None."""
     if operation in _LIKE:
         return OperationUnsupported("jax", operation, note=_LIKE[operation])
-    known = {"reducescatter": ("sum",)}.get(operation, tuple(REDUCTIONS))
-    return RedopUnsupported("jax", redop, operation, known) if redop and redop not in known else None
+    redops = ("sum",) if operation == "reducescatter" else tuple(REDUCTIONS)
+    return RedopUnsupported("jax", redop, operation, redops) if redop and redop not in redops else None
 
 
 _LATER = 2  # factor of jax's timeout to the watchdog's, which is shorter since it can name the missing ranks
@@ -274,10 +272,11 @@ class JaxBackend(HostBackend):
         """Import jax and join all ranks at a coordinator on rank 0. Raises UsageError for a broken jax, else RunFailed."""
         self._jax = load_jax()
         self.rank, self.ranks = world.rank, world.size
-        self._interface, host = interface_with(world.me.address), world.members[0].address
+        self._interface = interface_with(world.me.address)
+        host = world.members[0].address
         port = world.broadcast(free_port(host) if world.rank == 0 else 0, "opening jax: the coordinator's port")
-        place = (self.rank, self.ranks)
-        self._devices = join(self._jax, (host, port), place, self._interface, int(_LATER * settings.timeout_s))
+        address = f"{bracketed(host)}:{port}"
+        self._devices = join(self._jax, address, self.rank, self.ranks, self._interface, patience_s=int(_LATER * settings.timeout_s))
 
     def communicator(self, ranks: Sequence[int]) -> Any:
         """Return a mesh of these ranks' devices. Its ranks connect at once."""
@@ -308,9 +307,11 @@ class JaxBackend(HostBackend):
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of jax, the library of its collectives, and the transfer type of the last bound case."""
-        about = {"jax": self._jax.__version__, "jaxlib": str(installed("jaxlib")), "cpu_collectives": "gloo"}
-        about |= {"gloo_interface": self._interface, "xla_flags": os.environ.get("XLA_FLAGS", ""), "compile": "not timed"}
-        return about | ({"wire_type": self._wire} if self._wire else {})
+        versions = {"jax": self._jax.__version__, "jaxlib": str(installed("jaxlib")), "cpu_collectives": "gloo"}
+        versions |= {"gloo_interface": self._interface, "xla_flags": os.environ.get("XLA_FLAGS", ""), "compile": "not timed"}
+        if self._wire:
+            versions["wire_type"] = self._wire
+        return versions
 
     def close(self) -> None:
         """Disconnect from the coordinator."""

@@ -7,7 +7,6 @@ memory. Agents have no progress thread: both ranks poll, as they do nothing else
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -21,6 +20,7 @@ from collbench.errors import RunFailed
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.unsupported import OperationUnsupported
+from collbench.plugins.libraries.common import user_settings
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -55,13 +55,13 @@ class NixlBackend(HostBackend):
         module = wheel() or "nixl_cu13"
         nixl = loaded(WHEELS[module], lambda: import_module(module), f"remove it, then {_REMEDY}")
         logging.getLogger("nixl").setLevel(logging.WARNING)  # it prints each agent to stdout
-        self.rank, self.ranks, self._version = world.rank, world.size, str(installed(WHEELS[module]))
-        self._own = f"collbench-{world.rank}-{secrets.token_hex(8)}"
+        self.rank, self.ranks = world.rank, world.size
+        self._version = str(installed(WHEELS[module]))
+        name = f"collbench-{world.rank}-{secrets.token_hex(8)}"
         try:
-            self.agent = nixl.nixl_agent(self._own, nixl.nixl_agent_config(enable_prog_thread=False, backends=[TRANSPORT]))
+            self.agent = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=False, backends=[TRANSPORT]))
         except Exception as error:  # NIXL's exceptions have no common class
-            remedy = "check UCX_TLS and UCX_NET_DEVICES"
-            raise RunFailed(f"{world.me} cannot create a NIXL agent ({error}): {remedy}") from error
+            raise RunFailed(f"{world.me} cannot create a NIXL agent ({error}): check UCX_TLS and UCX_NET_DEVICES") from error
         if TRANSPORT not in self.agent.backends:
             raise RunFailed(f"NIXL on {world.me} lacks the plug-in {TRANSPORT}: reinstall its wheel")
 
@@ -77,9 +77,13 @@ class NixlBackend(HostBackend):
 
     def versions(self) -> Mapping[str, str]:
         """Return NIXL's version, what its time includes, and all NIXL_* and UCX_* settings. It has no query for UCX's transports."""
-        own = {name.lower(): value for name, value in sorted(os.environ.items()) if name.startswith(("NIXL_", "UCX_"))}
-        about = {"nixl": self._version, "nixl_plugin": TRANSPORT, "nixl_progress": "both ranks poll, without a progress thread"}
-        return about | {"not_timed": "registration of memory, exchange of metadata, preparation of the lists of blocks"} | own
+        return {
+            "nixl": self._version,
+            "nixl_plugin": TRANSPORT,
+            "nixl_progress": "both ranks poll, without a progress thread",
+            "not_timed": "registration of memory, exchange of metadata, preparation of the lists of blocks",
+            **user_settings("NIXL_", "UCX_"),
+        }
 
     def close(self) -> None:
         """Destroy the agent."""

@@ -34,14 +34,13 @@ from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, out_of_place_only
 from collbench.operations.program import Call, PythonCall
 from collbench.operations.unsupported import DtypeUnsupported, GroupOrderUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported
+from collbench.plugins.libraries.common import reorders_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from collbench.control.world import World
 
-
-# The binding and the steps: one raw collective operation each, with a copy of its result to the receive memory.
 
 HINT = "ring"
 # (merge_op, final_op)
@@ -63,22 +62,27 @@ class TensorFlowBinding:
     """A tensor over the send memory, which sees later changes of it, and the receive memory as an array."""
 
     def __init__(self, buffers: Buffers, group: Group, slot: int) -> None:
-        place, case, operation = buffers.places[0], buffers.case, buffers.operation
+        place = buffers.places[0]
+        case = buffers.case
+        operation = buffers.operation
         self._handle: Handle = group.handle
         self.tf = self._handle.tf
-        self.n, self.rank, self.root, self.count = group.n, place.rank, place.root, place.count
+        self.n = group.n
+        self.rank = place.rank
+        self.root = place.root
+        self.count = place.count
         self._reduced = case.dtype.name if operation.reduces else None
-        moved = self._reduced or _MOVED_AS[case.dtype.size]
-        self.type = getattr(self.tf, moved)
-        self._carried = np.dtype("uint16" if moved == "bfloat16" else moved)  # numpy cannot pass on bfloat16
-        self.recv = buffers.recv(0, slot).view(self._carried)
-        self.send = self._over(buffers.send(0, slot).view(self._carried))
+        type_name = self._reduced or _MOVED_AS[case.dtype.size]
+        self.type = getattr(self.tf, type_name)
+        numpy_type = np.dtype("uint16" if type_name == "bfloat16" else type_name)  # numpy cannot pass on bfloat16
+        self.recv = buffers.recv(0, slot).view(numpy_type)
+        self.send = self._tensor_over(buffers.send(0, slot).view(numpy_type))
         self.redop = REDOPS[case.redop] if case.redop else ("", "")
         # The number of a collective is the same at all ranks and different for each shape: TensorFlow rejects mixed shapes.
-        words = (operation.name, case.dtype.name, case.redop, case.root, self.count)
-        self._instance = zlib.crc32(repr(words).encode()) & 0x7FFFFFFF
+        shape = (operation.name, case.dtype.name, case.redop, case.root, self.count)
+        self._instance = zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF
 
-    def _over(self, memory: Any) -> Any:
+    def _tensor_over(self, memory: Any) -> Any:
         """Return a tensor that shares its memory with the array, or None for an empty one. Raises RunFailed for unaligned memory."""
         if memory.ctypes.data % _ALIGN:
             raise RunFailed(f"tensorflow needs memory at a multiple of {_ALIGN} bytes, but this buffer is at {memory.ctypes.data:#x}")
@@ -87,18 +91,19 @@ class TensorFlowBinding:
         tensor = self.tf.experimental.dlpack.from_dlpack(memory.__dlpack__())
         return self.tf.bitcast(tensor, self.tf.bfloat16) if self._reduced == "bfloat16" else tensor
 
-    def call(self, name: str, **words: Any) -> Call:
+    def call(self, name: str, **arguments: Any) -> Call:
         """Return a call of a raw operation over the group, which copies its result to the receive memory."""
         operation: Callable[..., Any] = getattr(self.tf.raw_ops, name)
-        words |= {"group_size": self.n, "group_key": self._handle.key, "instance_key": self._instance, "communication_hint": HINT}
+        arguments |= {"group_size": self.n, "group_key": self._handle.key, "instance_key": self._instance, "communication_hint": HINT}
         bitcast = (lambda tensor: self.tf.bitcast(tensor, self.tf.uint16)) if self._reduced == "bfloat16" else None
-        recv, failed = self.recv, self.tf.errors.OpError
+        recv = self.recv
+        op_error = self.tf.errors.OpError
 
         def collective() -> None:
             try:
-                result = operation(**words)
+                result = operation(**arguments)
                 np.copyto(recv, np.asarray(memoryview(bitcast(result) if bitcast else result)).reshape(-1))
-            except failed as error:
+            except op_error as error:
                 raise type(error)(error.node_def, error.op, _one_line(error)) from None
 
         return PythonCall(name, collective)
@@ -133,8 +138,6 @@ STEPS: Mapping[str, Steps] = {
 }
 
 
-# The import of TensorFlow without log output. A filter removes messages printed before the log level can be set; errors remain.
-
 # Printed before TensorFlow's log level can be set: information (I), warnings (W), and an error for a missing GPU.
 _CHATTER = r"^([IW][0-9]{4} [0-9:.]+ |WARNING: All log messages before absl::|.* failed call to cuInit: )"
 _REMEDY = "install it anew, pip install --force-reinstall 'collbench[tensorflow]', best in an environment of its own"
@@ -158,31 +161,26 @@ def _import() -> Any:
 def _filtered() -> Iterator[None]:
     """Filter stderr inside the block, in a separate process that outlives this one: so a fatal error inside the block is shown."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
-        still = subprocess.Popen(["grep", "-Ev", "--line-buffered", _CHATTER], stdin=subprocess.PIPE, stdout=kept)
+        grep = subprocess.Popen(["grep", "-Ev", "--line-buffered", _CHATTER], stdin=subprocess.PIPE, stdout=stderr)
     except OSError:  # grep is missing: do not filter
-        os.close(kept)
+        os.close(stderr)
         yield
         return
-    assert still.stdin is not None
-    os.dup2(still.stdin.fileno(), 2)
-    still.stdin.close()
+    assert grep.stdin is not None
+    os.dup2(grep.stdin.fileno(), 2)
+    grep.stdin.close()
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-        still.wait()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        grep.wait()
 
 
-# TensorFlow's own parameter servers: a tf.distribute.Server per rank, variables on the servers' devices, a session per worker.
-#
-# A worker's step is one run of its graph. It adds its gradients to every server's variables (assign_add). It waits for all workers by
-# tokens in queues on the first server, as SyncReplicasOptimizer does. Then it fetches the variables to its own device (identity).
-
-_number = count(1)
+_trainings = count(1)
 
 
 class ServerLayout(msgspec.Struct, frozen=True):
@@ -199,91 +197,105 @@ class ServerLayout(msgspec.Struct, frozen=True):
 
 
 class ParameterServers:
-    """This rank's part in a parameter-server training. All ranks create it together. Raises RunFailed with TensorFlow's error."""
+    """This rank's part in a parameter-server training. All ranks create it together. Raises RunFailed with TensorFlow's error.
+
+    Each rank has a tf.distribute.Server, variables are on the servers' devices, and a worker's step is one run of its graph. It adds its
+    gradients to every server's variables (assign_add). It waits for all workers by tokens in queues on the first server, as
+    SyncReplicasOptimizer does. Then it fetches the variables to its own device (identity).
+    """
 
     def __init__(self, tf: Any, world: World, layout: ServerLayout, gradients: Sequence[NDArray[Any]]) -> None:
         """Create the servers and variables. gradients: at workers by server one array of all its elements; () at servers."""
-        self._tf, self._layout, self._rank = tf, layout, world.rank
-        self._container = f"training{next(_number)}"
-        self._servers = world.rank in layout.servers
-        places = free_ports(world, "starting tensorflow's servers: their ports")
-        self._begin({"ps": [places[rank] for rank in layout.servers], "worker": [places[rank] for rank in layout.workers]})
+        self._tf = tf
+        self._layout = layout
+        self._rank = world.rank
+        self._container = f"training{next(_trainings)}"
+        self._is_server = world.rank in layout.servers
+        addresses = free_ports(world, "starting tensorflow's servers: their ports")
+        self._start_server({"ps": [addresses[rank] for rank in layout.servers], "worker": [addresses[rank] for rank in layout.workers]})
         graph = tf.Graph()
         with graph.as_default(), tf.compat.v1.container(self._container):
-            self._lay(gradients)
+            self._make_graph()
         # The session has its own configuration, since the default would be that of the strategy, which knows only its own tasks.
         self._session = tf.compat.v1.Session(self._server.target, graph, tf.compat.v1.ConfigProto())
-        if self._servers:
+        if self._is_server:
             self.clear()
         world.allgather(None, "making the parameter servers' variables")
         self._fill(gradients)
         world.allgather(None, "filling the workers' gradients")
 
-    def _begin(self, cluster: dict[str, list[str]]) -> None:
-        job = "ps" if self._servers else "worker"
-        task = (self._layout.servers if self._servers else self._layout.workers).index(self._rank)
-        self._own = f"/job:{job}/task:{task}"
+    def _start_server(self, cluster: dict[str, list[str]]) -> None:
+        job = "ps" if self._is_server else "worker"
+        task = (self._layout.servers if self._is_server else self._layout.workers).index(self._rank)
+        self._device = f"/job:{job}/task:{task}"
         try:
             self._server = self._tf.distribute.Server(self._tf.train.ClusterSpec(cluster), job_name=job, task_index=task)
         except self._tf.errors.OpError as error:
-            raise RunFailed(f"tf.distribute.Server does not start at {cluster[job][task]}: {_first(error)}") from error
+            raise RunFailed(f"tf.distribute.Server does not start at {cluster[job][task]}: {_error_line(error)}") from error
 
-    def _lay(self, gradients: Sequence[NDArray[Any]]) -> None:
+    def _make_graph(self) -> None:
         self._variables: list[list[Any]] = []
         for server, counts in enumerate(self._layout.counts):
             with self._tf.device(f"/job:ps/task:{server}"):
                 self._variables.append([self._variable(f"model{server}_{i}", n) for i, n in enumerate(counts)])
-        if self._servers:
-            own = self._variables[self._layout.servers.index(self._rank)]
-            self._clear, self._read = [one.initializer for one in own], [one.read_value() for one in own]
+        if self._is_server:
+            variables = self._variables[self._layout.servers.index(self._rank)]
+            self._clear = [variable.initializer for variable in variables]
+            self._read = [variable.read_value() for variable in variables]
             return
-        with self._tf.device(self._own):
-            self._sources = [[self._variable(f"gradient{s}_{i}", n) for i, n in enumerate(of)] for s, of in enumerate(self._layout.counts)]
+        with self._tf.device(self._device):
+            self._gradients = [
+                [self._variable(f"gradient{server}_{i}", n) for i, n in enumerate(counts)]
+                for server, counts in enumerate(self._layout.counts)
+            ]
         self._meeting = self._pass("meet", [])
-        both = zip(chain.from_iterable(self._variables), chain.from_iterable(self._sources), strict=True)
-        pushes = [self._push(target, source) for target, source in both]
+        pairs = zip(chain.from_iterable(self._variables), chain.from_iterable(self._gradients), strict=True)
+        pushes = [self._push(variable, gradient) for variable, gradient in pairs]
         with self._tf.control_dependencies([self._pass("pushed", pushes)]):
-            self._pulls = [[self._pull(one) for one in of] for of in self._variables]
+            self._pulls = [[self._pull(variable) for variable in variables] for variables in self._variables]
 
     def _variable(self, name: str, elements: int) -> Any:
         kind = getattr(self._tf, self._layout.dtype)
         zeros = self._tf.compat.v1.zeros_initializer()
         return self._tf.compat.v1.get_variable(name, [elements], kind, zeros, use_resource=True)
 
-    def _push(self, target: Any, source: Any) -> Any:
-        with self._tf.device(self._own):
-            gradient = source.read_value()
-        with self._tf.device(target.device):
-            return target.assign_add(gradient, read_value=False)
+    def _push(self, variable: Any, gradient: Any) -> Any:
+        with self._tf.device(self._device):
+            value = gradient.read_value()
+        with self._tf.device(variable.device):
+            return variable.assign_add(value, read_value=False)
 
     def _pull(self, variable: Any) -> Any:
         with self._tf.device(variable.device):
             value = variable.read_value()
-        with self._tf.device(self._own):
+        with self._tf.device(self._device):
             return self._tf.identity(value)
 
     def _pass(self, name: str, after: Sequence[Any]) -> Any:
         """Return an operation that ends when every worker has reached it: each sends every other worker a token."""
-        tf, workers, me = self._tf, range(len(self._layout.workers)), self._layout.workers.index(self._rank)
+        tf = self._tf
+        workers = range(len(self._layout.workers))
+        this_worker = self._layout.workers.index(self._rank)
         with tf.device("/job:ps/task:0"), tf.control_dependencies(after):
             queues = [tf.compat.v1.FIFOQueue(4 * len(workers), tf.int32, shapes=[()], shared_name=f"{name}{worker}") for worker in workers]
-            sent = [queues[worker].enqueue(0) for worker in workers if worker != me]
+            sent = [queues[worker].enqueue(0) for worker in workers if worker != this_worker]
             with tf.control_dependencies(sent):
-                taken = [queues[me].dequeue_many(len(workers) - 1)] if sent else []
+                taken = [queues[this_worker].dequeue_many(len(workers) - 1)] if sent else []
         return tf.group(*after, *sent, *taken)
 
     def _fill(self, gradients: Sequence[NDArray[Any]]) -> None:
         """Copy the gradients to this worker's variables, and prepare the calls of a worker."""
-        if self._servers:
+        if self._is_server:
             return
-        for of, whole in zip(self._sources, gradients, strict=True):
-            at = 0
-            for source in of:
-                elements = int(source.shape[0])
-                fed = {source.initializer.inputs[1]: whole[at : at + elements]}
-                self._run(partial(self._session.run, source.initializer, fed))
-                at += elements
-        self._step, self._meet = self._session.make_callable(self._pulls), self._session.make_callable(self._meeting)
+        for variables, values in zip(self._gradients, gradients, strict=True):
+            start = 0
+            for variable in variables:
+                end = start + int(variable.shape[0])
+                fed = {variable.initializer.inputs[1]: values[start:end]}
+                self._run(partial(self._session.run, variable.initializer, fed))
+                start = end
+        self._step = self._session.make_callable(self._pulls)
+        self._meet = self._session.make_callable(self._meeting)
 
     def step(self) -> list[list[NDArray[Any]]]:
         """Push the gradients, wait for all workers' pushes, and pull. Return the pulled arrays by server and variable. For workers."""
@@ -296,8 +308,8 @@ class ParameterServers:
 
     def sums(self) -> list[NDArray[Any]]:
         """Return the values of this server's variables. For servers."""
-        held: list[NDArray[Any]] = self._run(lambda: self._session.run(self._read))
-        return held
+        values: list[NDArray[Any]] = self._run(lambda: self._session.run(self._read))
+        return values
 
     def clear(self) -> None:
         """Set this server's variables to zero. For servers."""
@@ -315,22 +327,22 @@ class ParameterServers:
         try:
             return call()
         except self._tf.errors.OpError as error:
-            raise RunFailed(f"tensorflow's parameter server failed: {type(error).__name__}: {_first(error)}") from error
+            raise RunFailed(f"tensorflow's parameter server failed: {type(error).__name__}: {_error_line(error)}") from error
 
 
-def _first(error: Any) -> str:
+def _error_line(error: Any) -> str:
     """Return the line with the error. In a graph it is the line after the place where the node was created."""
     lines = [line for line in str(error.message).splitlines() if line.strip()] or [""]
-    known = [line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))]
-    return (known or lines)[0] if lines[0].startswith("Graph execution error") else lines[0]
+    if not lines[0].startswith("Graph execution error"):
+        return lines[0]
+    return next((line for line in lines[1:] if not line.startswith((" ", "\t", "Detected at node", "node "))), lines[0])
 
 
-def free_ports(world: World, what: str) -> list[str]:
-    """Return by rank "address:port", with a port that is free there now. All ranks must call it. `what` names the phase in errors."""
-    address = world.me.address
-    with listen_at(address) as held:
-        ports = world.allgather(held.getsockname()[1], what)
-    return [f"{bracketed(one.address)}:{port}" for one, port in zip(world.members, ports, strict=True)]
+def free_ports(world: World, phase: str) -> list[str]:
+    """Return by rank "address:port", with a port that is free there now. All ranks must call it. Errors name the phase."""
+    with listen_at(world.me.address) as listener:
+        ports = world.allgather(listener.getsockname()[1], phase)
+    return [f"{bracketed(member.address)}:{port}" for member, port in zip(world.members, ports, strict=True)]
 
 
 _MAJOR = 2
@@ -357,13 +369,13 @@ class TensorFlowBackend(HostBackend):
         """Return whether TensorFlow 2 is installed. Does not import it (that takes seconds)."""
         if find_spec("tensorflow") is None:
             return Unavailable.because(NotInstalled("tensorflow", _GET))
-        found = _installed()
-        if found is None:
+        version = _installed_version()
+        if version is None:
             fix = f"remove or rename that package, then {_GET}"
             return Unavailable.because(WrongBuild("tensorflow", "(version unknown)", "was not installed by pip", fix))
-        if found.partition(".")[0] != str(_MAJOR):
-            return Unavailable.because(UnknownVersion("tensorflow", found, f"{_MAJOR}.x", _GET))
-        return Available(f"TensorFlow {found}, {HINT} over gRPC")
+        if version.partition(".")[0] != str(_MAJOR):
+            return Unavailable.because(UnknownVersion("tensorflow", version, f"{_MAJOR}.x", _GET))
+        return Available(f"TensorFlow {version}, {HINT} over gRPC")
 
     def open(self, world: World, settings: Settings) -> None:
         """Import TensorFlow and form a cluster of all ranks, on free ports.
@@ -373,7 +385,8 @@ class TensorFlowBackend(HostBackend):
         if _CONFIG in os.environ:
             raise UsageError(f"{_CONFIG} is set, and tensorflow's cluster is formed of the ranks of this launch: unset it")
         tf = self._tf = load_tensorflow()
-        self.rank, self.ranks, self._groups = world.rank, world.size, 0
+        self.rank, self.ranks = world.rank, world.size
+        self._groups = 0
         tf.config.set_visible_devices([], "GPU")  # else the strategy would use every GPU, and all of its memory
         try:
             self._strategy = _strategy(tf, world)
@@ -405,7 +418,7 @@ class TensorFlowBackend(HostBackend):
 
     def _unsupported_group(self, operation: Operation, case: Case) -> Reason | None:
         """Return why these groups, or messages of this size, are not supported; else None."""
-        if operation.name in _ORDERED and case.split and any(sorted(group) != list(group) for group in case.split.groups(self.ranks)):
+        if operation.name in _ORDERED and reorders_ranks(case, self.ranks):
             return GroupOrderUnsupported("tensorflow", operation.name)
         parts = 1 if operation.name == "broadcast" else group_size(operation, case, self.ranks)  # of the largest message between two ranks
         if -(-case.size_bytes // parts) >= _LARGEST:
@@ -426,7 +439,7 @@ class TensorFlowBackend(HostBackend):
         """Do nothing: only the end of the process stops TensorFlow's server."""
 
 
-def _installed() -> str | None:
+def _installed_version() -> str | None:
     """Return the version, under any package name (tensorflow-cpu …); None if pip did not install it."""
     try:
         return version("tensorflow")

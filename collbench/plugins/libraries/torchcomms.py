@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# The binding of torchcomms' steps: methods of a TorchComm on tensors over collbench's buffers. Ranks are those within the TorchComm.
-
 _REDOPS = {"prod": "PRODUCT"}  # the other reductions have the same names in torchcomms
 
 
@@ -45,13 +43,14 @@ class TorchCommsBinding(TorchBinding):
         redop = self.case.redop
         self.redop = getattr(comms.ReduceOp, _REDOPS.get(redop, redop.upper())) if redop else None
 
-    def call(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+    def call(self, name: str, /, *arguments: Any, **options: Any) -> PythonCall:
         """Return a call of a method of the TorchComm that returns when it is done."""
-        return PythonCall(name, partial(getattr(self.comm, name), *words, async_op=False, **named))
+        return PythonCall(name, partial(getattr(self.comm, name), *arguments, async_op=False, **options))
 
-    def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+    def post(self, name: str, /, *arguments: Any, **options: Any) -> PythonCall:
         """Return a call of a method that returns a TorchWork; `waitall` waits for it."""
-        function, works = partial(getattr(self.comm, name), *words, async_op=True, **named), self._works
+        function = partial(getattr(self.comm, name), *arguments, async_op=True, **options)
+        works = self._works
         return PythonCall(name, lambda: works.append(function()))
 
     def peer(self, rank: int) -> int:
@@ -69,13 +68,12 @@ class TorchCommsBinding(TorchBinding):
 
 
 def _alltoallv(x: TorchCommsBinding) -> Iterator[Call]:
-    of_all = elements(x.case.traffic, x.n, x.count)  # from the rank of the row to that of the column
-    yield x.call("all_to_all_v_single", x.recv, x.send, of_all[:, x.rank].tolist(), of_all[x.rank].tolist())
+    counts = elements(x.case.traffic, x.n, x.count)  # from the rank of the row to that of the column
+    yield x.call("all_to_all_v_single", x.recv, x.send, counts[:, x.rank].tolist(), counts[x.rank].tolist())
 
 
-def _parts(x: TorchCommsBinding, whole: Any) -> list[Any]:
-    """Return the parts of all ranks at the root; [] at other ranks."""
-    return list(whole.chunk(x.n)) if x.rank == x.root else []
+def _parts(x: TorchCommsBinding, buffer: Any) -> list[Any]:
+    return list(buffer.chunk(x.n)) if x.rank == x.root else []
 
 
 STEPS: Mapping[str, Steps] = {
@@ -114,14 +112,16 @@ class TorchCommsBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether a supported torchcomms with Gloo is installed. Imports neither it nor torch."""
         problem = obstacle()
-        about = f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}"
-        return Unavailable.because(problem) if problem else Available(about)
+        if problem:
+            return Unavailable.because(problem)
+        return Available(f"Gloo of torchcomms {installed('torchcomms')}, torch {installed('torch')}")
 
     def open(self, world: World, settings: Settings) -> None:
         """Import torch and torchcomms, and join all ranks over a store on rank 0. Raises UsageError for a broken torchcomms."""
         os.environ.setdefault("GLOG_minloglevel", "1")  # it logs the start and end of each group
         self._torch, self._comms = loaded("torchcomms", lambda: (load_torch(), import_module("torchcomms")), _GET)
-        self.rank, self.ranks, self._groups = world.rank, world.size, 0
+        self.rank, self.ranks = world.rank, world.size
+        self._groups = 0
         self._made: list[Any] = []
         self._torch.set_num_threads(1)
         self._interface = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
@@ -137,11 +137,13 @@ class TorchCommsBackend(HostBackend):
         self._groups += 1
         if self.rank not in ranks:
             return None
-        os.environ["TORCHCOMM_RANK"], os.environ["TORCHCOMM_SIZE"] = str(list(ranks).index(self.rank)), str(len(ranks))
+        os.environ["TORCHCOMM_RANK"] = str(list(ranks).index(self.rank))
+        os.environ["TORCHCOMM_SIZE"] = str(len(ranks))
         name = f"collbench{self._groups}"
         store = self._torch.distributed.PrefixStore(name, self._store)
-        cpu, own = self._torch.device("cpu"), {"persistent_store": "true"}  # otherwise it opens another store at torchrun's MASTER_ADDR
-        comm = self._comms.new_comm("gloo", cpu, store=store, name=name, timeout=self._timeout, hints=own)
+        cpu = self._torch.device("cpu")
+        hints = {"persistent_store": "true"}  # otherwise it opens another store at torchrun's MASTER_ADDR
+        comm = self._comms.new_comm("gloo", cpu, store=store, name=name, timeout=self._timeout, hints=hints)
         self._made.append(comm)
         return comm
 
@@ -156,8 +158,8 @@ class TorchCommsBackend(HostBackend):
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of torchcomms and torch, and Gloo's interface."""
-        about = {"torchcomms": str(installed("torchcomms")), "torch": self._torch.__version__}
-        return about | {"torchcomms_backend": "gloo", "gloo_interface": self._interface}
+        versions = {"torchcomms": str(installed("torchcomms")), "torch": self._torch.__version__}
+        return versions | {"torchcomms_backend": "gloo", "gloo_interface": self._interface}
 
     def close(self) -> None:
         """Close every group."""
@@ -167,14 +169,14 @@ class TorchCommsBackend(HostBackend):
 
 def obstacle() -> Obstacle | None:
     """Return why torchcomms cannot be used here, or None."""
-    found = installed("torchcomms")
-    if found is None or find_spec("torchcomms") is None:
+    version = installed("torchcomms")
+    if version is None or find_spec("torchcomms") is None:
         return NotInstalled("torchcomms", _GET)
-    if found == PLACEHOLDER:
-        return WrongBuild("torchcomms", found, "is an empty placeholder on PyPI", _GET)
-    if not found.startswith(_KNOWN):
-        return UnknownVersion("torchcomms", found, f"{_KNOWN}x", _GET)
+    if version == PLACEHOLDER:
+        return WrongBuild("torchcomms", version, "is an empty placeholder on PyPI", _GET)
+    if not version.startswith(_KNOWN):
+        return UnknownVersion("torchcomms", version, f"{_KNOWN}x", _GET)
     if installed("torch") is None:
-        return NotInstalled("torch", _GET, f"torchcomms {found}")
+        return NotInstalled("torch", _GET, f"torchcomms {version}")
     has_gloo = bool(entry_points(group="torchcomms.backends", name="gloo"))
-    return None if has_gloo else WrongBuild("torchcomms", found, "was built without Gloo", _GET)
+    return None if has_gloo else WrongBuild("torchcomms", version, "was built without Gloo", _GET)

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from collbench.control.world import World
 
 
-# How two ranks connect PAIR sockets: over an authenticated connection they exchange the address and a secret key.
-
-LEAST, MAJOR = (4, 1), 4  # ZMQ_HANDSHAKE_IVL, which drops silent peers, is new in 4.1 (its zmq_setsockopt(3))
+LEAST = (4, 1)  # ZMQ_HANDSHAKE_IVL, which drops silent peers, is new in 4.1 (its zmq_setsockopt(3))
+MAJOR = 4
 _PLACE = struct.Struct("!H16s")  # port, key
 LINGER_MS = 1000  # to deliver the last reply after this end is done
 _NEVER_MS = 2**31 - 1
@@ -77,8 +76,8 @@ class ZmqLink(msgspec.Struct, frozen=True):
             return f"{error}, between here and {self.peer}"
         if _is_closed(self.control_link):
             return gone(self.peer)
-        why = "stopped, or the path drops packets; or raise --timeout"
-        return f"no message came whole from {self.peer} for {self.control_link.deadline_s:g} s: {why}"
+        causes = "stopped, or the path drops packets; or raise --timeout"
+        return f"no message came whole from {self.peer} for {self.control_link.deadline_s:g} s: {causes}"
 
     def facts(self) -> Mapping[str, str]:
         """Return facts of the TCP connection below ZeroMQ: TCP_NODELAY, and its buffers in bytes."""
@@ -94,20 +93,21 @@ def joined(context: Any, world: World, control_link: Connections, window: QueueL
     """Return a PAIR socket connected to the other rank's. Both ranks must call it; the higher one binds. Raises RunFailed."""
     import zmq
 
-    made = context.socket(zmq.PAIR)
+    pair = context.socket(zmq.PAIR)
     try:
-        made.sndhwm, made.rcvhwm = window.send, window.receive
-        made.sndtimeo = made.rcvtimeo = made.handshake_ivl = int(min(_MOST_S, control_link.deadline_s) * 1000)
+        pair.sndhwm = window.send
+        pair.rcvhwm = window.receive
+        pair.sndtimeo = pair.rcvtimeo = pair.handshake_ivl = int(min(_MOST_S, control_link.deadline_s) * 1000)
         # a broken connection is reported, not restored; -1 would drop data that came before the other end closed
-        made.reconnect_ivl = _NEVER_MS
-        first = _called(made, world, control_link) if world.rank < control_link.peer.rank else _answered(made, world, control_link)
-        made.sndtimeo = made.rcvtimeo = max(1, int(control_link.deadline_s * 1000))
+        pair.reconnect_ivl = _NEVER_MS
+        first = _called(pair, world, control_link) if world.rank < control_link.peer.rank else _answered(pair, world, control_link)
+        pair.sndtimeo = pair.rcvtimeo = max(1, int(control_link.deadline_s * 1000))
         with socket.fromfd(first.get(zmq.SRCFD), socket.AF_INET, socket.SOCK_STREAM) as connection:  # ZeroMQ still owns the descriptor
             no_delay = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             settings = {"tcp_nodelay": str(no_delay), **buffers_of(connection)}
-        return ZmqLink(control_link.peer, made, control_link, zmq.ZMQError, settings)
+        return ZmqLink(control_link.peer, pair, control_link, zmq.ZMQError, settings)
     except (OSError, zmq.ZMQError) as error:
-        made.close(linger=0)
+        pair.close(linger=0)
         control_link.close()
         raise RunFailed(
             f"{world.me} and {control_link.peer} cannot connect over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}",
@@ -115,30 +115,31 @@ def joined(context: Any, world: World, control_link: Connections, window: QueueL
         ) from error
 
 
-def _answered(made: Any, world: World, control_link: Connections) -> Any:
+def _answered(pair: Any, world: World, control_link: Connections) -> Any:
     """Connect the higher rank's end: bind, send the address and a key, receive the key. Return that message."""
-    made.ipv6 = ":" in world.me.address
-    made.bind(f"tcp://{bracketed(world.me.address)}:*")
-    port, word = int(made.last_endpoint.rpartition(b":")[2]), secrets.token_bytes(16)
-    control_link.sockets[0].sendall(_PLACE.pack(port, word))
-    first = made.recv(copy=False)
-    if first.bytes != word:
+    pair.ipv6 = ":" in world.me.address
+    pair.bind(f"tcp://{bracketed(world.me.address)}:*")
+    port = int(pair.last_endpoint.rpartition(b":")[2])
+    key = secrets.token_bytes(16)
+    control_link.sockets[0].sendall(_PLACE.pack(port, key))
+    first = pair.recv(copy=False)
+    if first.bytes != key:
         raise ConnectionError("another process connected first")
-    made.send(word)
+    pair.send(key)
     return first
 
 
-def _called(made: Any, world: World, control_link: Connections) -> Any:
+def _called(pair: Any, world: World, control_link: Connections) -> Any:
     """Connect the lower rank's end: connect to the received address and return the key. Return the reply."""
-    known = control_link.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
-    if len(known) < _PLACE.size:
+    data = control_link.sockets[0].recv(_PLACE.size, socket.MSG_WAITALL)
+    if len(data) < _PLACE.size:
         raise ConnectionError(gone(control_link.peer))
-    port, word = _PLACE.unpack(known)
-    made.ipv6 = ":" in control_link.peer.address
-    made.connect(f"tcp://{bracketed(control_link.peer.address)}:{port}")
-    made.send(word)
-    first = made.recv(copy=False)
-    if first.bytes != word:
+    port, key = _PLACE.unpack(data)
+    pair.ipv6 = ":" in control_link.peer.address
+    pair.connect(f"tcp://{bracketed(control_link.peer.address)}:{port}")
+    pair.send(key)
+    first = pair.recv(copy=False)
+    if first.bytes != key:
         raise ConnectionError("another process listens at this address")
     return first
 
@@ -159,17 +160,19 @@ class ZmqMessages:
     """The calls of a pair over a link. Sent memory stays mapped until ZeroMQ has released it, since ZeroMQ would abort the process."""
 
     def __init__(self, link: ZmqLink, keep: object) -> None:
-        self._link, self._keep = link, keep
+        self._link = link
+        self._keep = keep
         self._posted: list[memoryview] = []
 
-    def call(self, what: str, *words: int) -> PythonCall:
+    def call(self, name: str, *address_and_size: int) -> PythonCall:
         """Return a call of the method of that name."""
-        return PythonCall(f"zmq {what}", partial(getattr(self, f"_{what}"), *([self._part(*words)] if words else [])))
+        method = getattr(self, f"_{name}")
+        return PythonCall(f"zmq {name}", partial(method, self._part(*address_and_size)) if address_and_size else method)
 
-    def _part(self, at: int, size: int) -> memoryview:
+    def _part(self, address: int, size: int) -> memoryview:
         import ctypes
 
-        memory = (ctypes.c_char * size).from_address(at)
+        memory = (ctypes.c_char * size).from_address(address)
         memory.keep = self._keep  # type: ignore[attr-defined]
         return memoryview(memory).cast("B")
 
@@ -183,18 +186,19 @@ class ZmqMessages:
 
     def _receive(self, part: memoryview) -> None:
         try:
-            came = self._link.socket.recv(copy=False)
+            message = self._link.socket.recv(copy=False)
         except self._link.errors as error:
             raise OSError(self._link.explain(error)) from error
-        if len(came) != len(part):
-            raise OSError(f"received {len(came)} bytes from {self._link.peer}, expected {len(part)}")
-        part[:] = came.buffer
+        if len(message) != len(part):
+            raise OSError(f"received {len(message)} bytes from {self._link.peer}, expected {len(part)}")
+        part[:] = message.buffer
 
     def _post_receive(self, part: memoryview) -> None:
         self._posted.append(part)
 
     def _waitall(self) -> None:
-        posted, self._posted = self._posted, []
+        posted = self._posted
+        self._posted = []
         for part in posted:
             self._receive(part)
 
@@ -215,10 +219,10 @@ class ZmqBackend(LinkedBackend):
             import zmq
         except Exception as error:  # any error: it is installed but broken
             return Unavailable.because(DoesNotLoad("pyzmq", f"{type(error).__name__}: {error}", "pip install --force-reinstall pyzmq"))
-        found, supported = zmq.zmq_version_info(), f"{'.'.join(map(str, LEAST))} and newer, below {MAJOR + 1}"
-        if found[0] > MAJOR:
+        supported = f"{'.'.join(map(str, LEAST))} and newer, below {MAJOR + 1}"
+        if zmq.zmq_version_info()[0] > MAJOR:
             return Unavailable.because(UnknownVersion("libzmq", zmq.zmq_version(), supported, "use an older pyzmq, or a newer collbench"))
-        if found < LEAST:
+        if zmq.zmq_version_info() < LEAST:
             return Unavailable.because(UnknownVersion("libzmq", zmq.zmq_version(), supported, _REMEDY))
         return Available(f"libzmq {zmq.zmq_version()} by pyzmq {zmq.__version__}, between pairs of ranks")
 
@@ -226,13 +230,15 @@ class ZmqBackend(LinkedBackend):
         """Listen for the connections of pairs. Raises RunFailed if a rank cannot listen at its address."""
         import zmq
 
-        self.rank, self.ranks, self._world = world.rank, world.size, world
+        self.rank, self.ranks = world.rank, world.size
+        self._world = world
         self._links = ConnectionMaker(world, settings.timeout_s)
         self._context = zmq.Context()
         threads = self._context.get(zmq.IO_THREADS)
-        self._about = {"libzmq": zmq.zmq_version(), "pyzmq": zmq.__version__, "zmq_io_threads": str(threads),
-                       "copied_below_bytes": str(zmq.COPY_THRESHOLD), "kernel": platform.release(),
-                       **path_facts(world.me.address)}  # fmt: skip
+        self._about = {
+            "libzmq": zmq.zmq_version(), "pyzmq": zmq.__version__, "zmq_io_threads": str(threads),
+            "copied_below_bytes": str(zmq.COPY_THRESHOLD), "kernel": platform.release(), **path_facts(world.me.address),
+        }  # fmt: skip
 
     def connect(self, peer: int, case: Case) -> ZmqLink:
         """Return a PAIR socket. Its address is sent over an authenticated connection (`ConnectionMaker`)."""

@@ -30,13 +30,15 @@ _DATABASE = "an SQLite file (made by `add` and `sync`), or postgresql://HOST/DAT
 _OF = ("results", "runs", "suspects", "pairs", "verdicts")
 _FORMATS = ("table", "csv", "jsonl", "markdown")
 _SOURCES = ("prometheus", "postgresql")  # those of collbench/plugins/store/grafana, which --help need not load
-_PORT, _ADDRESS, _DAYS, _LIMIT = 9823, "127.0.0.1", 7.0, 5000
+# of serve-metrics
+_PORT = 9823
+_ADDRESS = "127.0.0.1"
+_DAYS = 7.0
+_LIMIT = 5000
 _DAY_S = 86_400.0
 _AGE = re.compile(r"(\d{1,6}(?:\.\d+)?)([hdwy]?)", re.ASCII)
 _AGES_S = {"h": 3600.0, "d": _DAY_S, "": _DAY_S, "w": 7 * _DAY_S, "y": 365.25 * _DAY_S}
 _LARGEST_LIMIT = 2**31
-
-
 _HELP = HelpEntry(
     follows="runs",
     examples=(
@@ -71,7 +73,7 @@ def _check_library() -> None:
 
 def _add_store_options(parser: Parser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    added = {}
+    parsers = {}
     for name, summary, call in (
         ("add", "add run folders, folders that hold them, and files verdict.json", _add),
         ("sync", "add what is new in folders, read again what changed, and mark what is gone", _sync),
@@ -79,34 +81,34 @@ def _add_store_options(parser: Parser) -> None:
         ("prune", "remove old runs, or runs without a folder, from the store", _prune),
         ("export", "write the results as Parquet files by month and operation (extra: pandas)", _export),
     ):
-        added[name] = add_command(verbs, name, summary, _with_library(call)).whole()
-        added[name].add_argument("database", metavar="DB", help=_DATABASE)
-    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, a folder of runs, or a verdict.json")
-    added["sync"].add_argument("folders", metavar="DIR", nargs="+", type=Path, help="a folder with runs below it")
+        parsers[name] = add_command(verbs, name, summary, _with_library(call)).whole()
+        parsers[name].add_argument("database", metavar="DB", help=_DATABASE)
+    parsers["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, a folder of runs, or a verdict.json")
+    parsers["sync"].add_argument("folders", metavar="DIR", nargs="+", type=Path, help="a folder with runs below it")
     for name in ("add", "sync"):
         label = "label of these runs, which filters can name; may be repeated. Only the store has labels"
-        added[name].add_argument("--label", metavar="NAME", action="append", default=[], dest="labels", help=label)
-    _add_query_options(added["query"])
-    prune = added["prune"]
+        parsers[name].add_argument("--label", metavar="NAME", action="append", default=[], dest="labels", help=label)
+    _add_query_options(parsers["query"])
+    prune = parsers["prune"]
     prune.add_argument("--older-than", metavar="AGE", type=age, help="runs that began longer ago: 400d, 12w or 2y")
     prune.add_argument("--missing", action="store_true", help="runs without a folder at the last sync")
     prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
-    added["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
-    _add_selection(added["export"])
-    about = "serve the newest figures of a store to Prometheus at /metrics, read-only, until Ctrl+C"
-    serve = add_command(verbs, "serve-metrics", about, _with_library(_serve_metrics)).whole()
+    parsers["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
+    _add_selection(parsers["export"])
+    summary = "serve the newest figures of a store to Prometheus at /metrics, read-only, until Ctrl+C"
+    serve = add_command(verbs, "serve-metrics", summary, _with_library(_serve_metrics)).whole()
     serve.add_argument("database", metavar="DB", help=_DATABASE)
     serve.add_argument("--port", metavar="N", type=natural, default=_PORT, help=f"port (default: {_PORT}; 0: any free one)")
-    where = f"IP address to listen at (default: {_ADDRESS}, for this host only; 0.0.0.0: all interfaces)"
-    serve.add_argument("--address", metavar="IP", default=_ADDRESS, help=where)
+    address = f"IP address to listen at (default: {_ADDRESS}, for this host only; 0.0.0.0: all interfaces)"
+    serve.add_argument("--address", metavar="IP", default=_ADDRESS, help=address)
     days = f"only runs of the last N days (default: {_DAYS:g}); Prometheus keeps what it scraped before"
     serve.add_argument("--days", metavar="N", type=amount, default=_DAYS, help=days)
-    most = f"at most N cases on nodes, the newest, each with about 15 series (default: {_LIMIT})"
-    serve.add_argument("--limit", metavar="N", type=positive, default=_LIMIT, help=most)
-    about = "write the Grafana dashboards as JSON files: fleet, node, operation, gate and telemetry"
-    boards = add_command(verbs, "dashboards", about, _with_library(_dashboards)).whole()
-    boards.add_argument("source", metavar="SOURCE", choices=_SOURCES, help="where Grafana queries: prometheus or postgresql")
-    boards.add_argument("out", metavar="DIR", type=Path, help="folder of the files, which are replaced")
+    limit = f"at most N cases on nodes, the newest, each with about 15 series (default: {_LIMIT})"
+    serve.add_argument("--limit", metavar="N", type=positive, default=_LIMIT, help=limit)
+    summary = "write the Grafana dashboards as JSON files: fleet, node, operation, gate and telemetry"
+    dashboards = add_command(verbs, "dashboards", summary, _with_library(_dashboards)).whole()
+    dashboards.add_argument("source", metavar="SOURCE", choices=_SOURCES, help="where Grafana queries: prometheus or postgresql")
+    dashboards.add_argument("out", metavar="DIR", type=Path, help="folder of the files, which are replaced")
 
 
 def _add_query_options(parser: Parser) -> None:
@@ -120,8 +122,8 @@ def _add_query_options(parser: Parser) -> None:
     where = "only records with COLUMN=VALUE (or !=, <, <=, >, >=); without a value: unknown; may be repeated"
     parser.add_argument("--where", metavar="CONDITION", action="append", default=[], help=where)
     parser.add_argument("--columns", metavar="NAMES", type=words, default=[], help="columns to print, in this order; ? lists all")
-    most = "at most N records, the newest; 0: all (default: 1000 in tables, else all)"
-    parser.add_argument("--limit", metavar="N", type=natural, help=most)
+    limit = "at most N records, the newest; 0: all (default: 1000 in tables, else all)"
+    parser.add_argument("--limit", metavar="N", type=natural, help=limit)
     formats = "table, csv, markdown or jsonl: one JSON object per line (default: table)"
     parser.add_argument("--format", metavar="FORMAT", choices=(*_FORMATS, "json", "md"), default="table", help=formats)
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
@@ -146,12 +148,12 @@ def moment(text: str) -> float:
     """Return the seconds since 1970 of an ISO 8601 day or moment (UTC), or of an age before now. Raises an argparse error."""
     if _AGE.fullmatch(text.strip()) and not text.strip().isdecimal():
         return time.time() - age(text)
-    from collbench.gating.allocation import moment as parsed
+    from collbench.gating.allocation import moment as parse_moment
 
-    found = parsed(text.strip().replace("Z", "+00:00"))
-    if found is None:
+    time_of_day = parse_moment(text.strip().replace("Z", "+00:00"))
+    if time_of_day is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not a valid time: use e.g. 2026-11-01, 2026-11-01T06:00Z, or 30d")
-    return found.timestamp()
+    return time_of_day.timestamp()
 
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -160,9 +162,9 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.plugins.store.writing import Writer, add_all, find_all
 
     _check_labels(arguments.labels)
-    found = find_all(arguments.runs)
+    paths = find_all(arguments.runs)
     with closing(open_store(arguments.database, write=True)) as database:
-        changes = add_all(Writer(database), found, arguments.labels)
+        changes = add_all(Writer(database), paths, arguments.labels)
     _print_changes(changes)
     return USAGE if changes.refused else FINE
 
@@ -209,8 +211,9 @@ def _query(arguments: argparse.Namespace, argv: list[str]) -> int:
         return FINE
     for name in arguments.columns:
         check_column(name, subject)
-    if subject is not RESULTS and (other := next((name for name in ("operation", "backend", "sizes") if getattr(arguments, name)), None)):
-        raise UsageError(f"--{other} filters results: omit it, or omit --of {subject.name}")
+    for name in ("operation", "backend", "sizes"):
+        if getattr(arguments, name) and subject is not RESULTS:
+            raise UsageError(f"--{name} filters results: omit it, or omit --of {subject.name}")
     if arguments.sizes:
         size_condition(arguments.sizes)
     format = {"md": "markdown", "jsonl": "json"}.get(arguments.format, arguments.format)
@@ -245,10 +248,10 @@ def _prune(arguments: argparse.Namespace, argv: list[str]) -> int:
         raise UsageError("prune removes nothing without a rule: use --older-than AGE, --missing, or both")
     before_s = None if arguments.older_than is None else time.time() - arguments.older_than
     with closing(open_store(arguments.database, write=not arguments.dry_run, make=False)) as database:
-        found = removable(database, before_s, arguments.missing)
-        if found and not arguments.dry_run:
-            remove(database, found)
-    print_lines(removed_lines(found, arguments.dry_run), sys.stdout, False)
+        records = removable(database, before_s, arguments.missing)
+        if records and not arguments.dry_run:
+            remove(database, records)
+    print_lines(removed_lines(records, arguments.dry_run), sys.stdout, False)
     return FINE
 
 
@@ -258,8 +261,8 @@ def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.units import plural
 
     with closing(open_store(arguments.database)) as database:
-        found = export(database, arguments.out, selection(arguments, ()))
-    print(f"{plural(found.results, 'result')} in {plural(found.files, 'file')} below {arguments.out}")
+        exported = export(database, arguments.out, selection(arguments, ()))
+    print(f"{plural(exported.results, 'result')} in {plural(exported.files, 'file')} below {arguments.out}")
     return FINE
 
 
@@ -279,14 +282,11 @@ def _dashboards(arguments: argparse.Namespace, argv: list[str]) -> int:
     return FINE
 
 
-# --store of history, baseline add, gate and report.
-
-
 def add_run_options(parser: Parser) -> None:
     """Add `--store` and the options that select runs in it."""
     group = parser.add_argument_group("runs of a store")
-    what = "read the runs from a store, an SQLite file or postgresql://HOST/DATABASE: name runs, allocations or labels instead of folders"
-    group.add_argument("--store", metavar="DB", help=what)
+    store = "read the runs from a store, an SQLite file or postgresql://HOST/DATABASE: name runs, allocations or labels instead of folders"
+    group.add_argument("--store", metavar="DB", help=store)
     _add_selection(group)
 
 
@@ -297,25 +297,24 @@ def selection(arguments: argparse.Namespace, names: Sequence[object]) -> RunSele
     return RunSelection(tuple(map(str, names)), tuple(arguments.node), tuple(arguments.label), arguments.since, arguments.until)
 
 
-def stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: bool = False) -> list[StoredRun]:
+def _stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: bool = False) -> list[StoredRun]:
     """Return the selected runs of `--store`, in the order in which they began. `newest`: without any selection only the newest launches.
 
     Raises UsageError if the store cannot be read, or has no such run.
     """
-    _check_library()
     from collbench.plugins.store.database import open_store
     from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
 
-    wanted = selection(arguments, names)
+    runs = selection(arguments, names)
     with closing(open_store(arguments.store)) as database:
-        return load_runs(database, newest_launches(database) if newest and wanted == RunSelection() else select_runs(database, wanted))
+        return load_runs(database, newest_launches(database) if newest and runs == RunSelection() else select_runs(database, runs))
 
 
 def check_run_options(arguments: argparse.Namespace) -> None:
     """Raise UsageError for an option that selects runs in a store, without `--store`."""
-    given = next((name for name in ("node", "label", "since", "until") if getattr(arguments, name) not in (None, [])), None)
-    if given is not None and not arguments.store:
-        raise UsageError(f"--{given} selects runs in a store: add --store DB, or omit --{given}")
+    for name in ("node", "label", "since", "until"):
+        if getattr(arguments, name) not in (None, []) and not arguments.store:
+            raise UsageError(f"--{name} selects runs in a store: add --store DB, or omit --{name}")
 
 
 def selected_runs(arguments: argparse.Namespace, names: Sequence[object]) -> tuple[str, list[StoredRun]] | None:
@@ -325,7 +324,7 @@ def selected_runs(arguments: argparse.Namespace, names: Sequence[object]) -> tup
     _check_library()
     from collbench.plugins.store.database import shown_name
 
-    return shown_name(arguments.store), stored_runs(arguments, names)
+    return shown_name(arguments.store), _stored_runs(arguments, names)
 
 
 def runs_for_report(arguments: argparse.Namespace) -> RunsInFolders | None:
@@ -335,6 +334,6 @@ def runs_for_report(arguments: argparse.Namespace) -> RunsInFolders | None:
     _check_library()
     from collbench.plugins.store.text import stored_for_report
 
-    found = stored_runs(arguments, arguments.runs, newest=True)
-    arguments.runs = [run.path for run in found]
-    return stored_for_report(found, with_samples=arguments.html is not None)
+    runs = _stored_runs(arguments, arguments.runs, newest=True)
+    arguments.runs = [run.path for run in runs]
+    return stored_for_report(runs, with_samples=arguments.html is not None)

@@ -89,9 +89,6 @@ def _with_medians(where: str) -> str:
     )
 
 
-# Panels.
-
-
 def _stat(title: str, summary: str, series: Series, postgresql: str, **look: Any) -> Panel:
     """Return a panel of one value; look: further fields of `Panel`."""
     return Panel(title, "stat", summary, (series,), postgresql, width=6, height=4, **look)
@@ -116,15 +113,15 @@ class RecordsOverTime(msgspec.Struct, frozen=True):
 
     def panel(self, metric: str, title: str, summary: str, *, decimals: int | None = None) -> Panel:
         """Return the panel of a metric: of a column of rows, or of `VALUES_OF_CASES` or `VALUES_OF_GPUS`."""
-        unit, of_row = METRICS[metric].unit, METRICS[metric].column
-        known = value = of_row.name if of_row else (VALUES_OF_CASES | VALUES_OF_GPUS)[metric]
-        if self.grouped:
-            value = f"{self.combined.partition(' ')[0]}({value})"
-        if of_row and of_row.unit.per != 1:
-            value = f"{value} / {of_row.unit.per:g}"
+        unit = METRICS[metric].unit
+        row_column = METRICS[metric].column
+        column = row_column.name if row_column else (VALUES_OF_CASES | VALUES_OF_GPUS)[metric]
+        value = f"{self.combined.partition(' ')[0]}({column})" if self.grouped else column
+        if row_column and row_column.unit.per != 1:
+            value = f"{value} / {row_column.unit.per:g}"
         sql = (
             f"SELECT to_timestamp({self.time}) AS time, {self.name} AS metric, {value} AS value FROM {NAMESPACE}.{self.view.name} "
-            f"WHERE {self.where} AND {known} IS NOT NULL{' GROUP BY 1, 2' if self.grouped else ''} ORDER BY 1"
+            f"WHERE {self.where} AND {column} IS NOT NULL{' GROUP BY 1, 2' if self.grouped else ''} ORDER BY 1"
         )
         query = f"{_metric(metric)}{{{self.labels}}}"
         series = Series(f"{self.combined} ({query})" if self.combined else query, self.legend)

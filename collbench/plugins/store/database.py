@@ -132,6 +132,10 @@ class Database(ABC):
         error = context.original_exception
         return UsageError(self._sentence(error, context)) if isinstance(error, self._errors) else None
 
+    @property
+    def _access(self) -> str:
+        return "written" if self._write else "read"
+
     @abstractmethod
     def _sentence(self, error: Any, context: ExceptionContext) -> str:
         """Return what an error means."""
@@ -199,7 +203,9 @@ class _SQLite(Database):
         path = Path(name)
         self.begin = "BEGIN IMMEDIATE" if write else "BEGIN"
         self._check_file(path, shown_name(name), write and make)
-        mode = "rwc" if write and make else "rw" if os.access(path, os.W_OK) else "ro"  # rw: a killed writer's journal must be rolled back
+        mode = "rw" if os.access(path, os.W_OK) else "ro"  # rw: a killed writer's journal must be rolled back
+        if write and make:
+            mode = "rwc"
         uri = f"{path.absolute().as_uri()}?mode={mode}"
 
         def connect() -> sqlite3.Connection:
@@ -253,8 +259,7 @@ class _SQLite(Database):
         if code == sqlite3.SQLITE_FULL:
             return f"store {self.name} cannot be written (no space left on its disk): nothing was changed; make room there, and try again"
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
-            what = "written" if self._write else "read"
-            return f"store {self.name} cannot be {what} ({error}): check the permissions of the file and of its folder"
+            return f"store {self.name} cannot be {self._access} ({error}): check the permissions of the file and of its folder"
         if code == sqlite3.SQLITE_IOERR:
             return f"store {self.name} cannot be used ({error}): check its disk; a store can be made again from the run folders"
         return f"store {self.name} is damaged ({error}): restore it, or make a new one from the run folders"
@@ -268,17 +273,15 @@ def _refuse_password(url: str) -> str:
     try:
         parts = urlsplit(url)
         secret = parts.password is not None or any(name in _SECRETS for name, _ in parse_qsl(parts.query, keep_blank_values=True))
-        shown = printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+        shown_url = printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
     except ValueError as error:
         raise UsageError("the URL of the store is not valid: use postgresql://HOST/DATABASE") from error
     if secret:
-        raise UsageError(f"{shown}: a password in a URL is visible to all users of this host: use PGPASSFILE, ~/.pgpass or PGPASSWORD")
-    return shown
+        raise UsageError(f"{shown_url}: a password in a URL is visible to all users of this host: use PGPASSFILE, ~/.pgpass or PGPASSWORD")
+    return shown_url
 
 
 _READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole
-
-
 _LOCKS = {"creators": f"SELECT pg_advisory_xact_lock({APPLICATION_ID})", "writers": "LOCK TABLE runs, verdicts IN SHARE ROW EXCLUSIVE MODE"}
 
 
@@ -290,9 +293,9 @@ class _PostgreSQL(Database):
         except ImportError as error:
             raise UsageError(f"store {name} needs psycopg ({error}): install collbench[postgresql]") from error
         settings = f"-c search_path={NAMESPACE} -c cursor_tuple_fraction=1 -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
-        given = dict(parse_qsl(urlsplit(url).query))
-        options = f"{given.get('options', '')} {settings}".strip()
-        wait_s = given.get("connect_timeout", _CONNECT_S)
+        url_options = dict(parse_qsl(urlsplit(url).query))
+        options = f"{url_options.get('options', '')} {settings}".strip()
+        wait_s = url_options.get("connect_timeout", _CONNECT_S)
 
         def connect() -> Any:
             return psycopg.connect(url, autocommit=True, application_name="collbench", options=options, connect_timeout=wait_s)
@@ -322,17 +325,17 @@ class _PostgreSQL(Database):
         self.connection.exec_driver_sql(_LOCKS[others])
 
     def _sentence(self, error: Any, context: ExceptionContext) -> str:
-        why, code = printable(" ".join(str(error).split("\n", 1)[0].split())), error.sqlstate or ""
+        reason = printable(" ".join(str(error).split("\n", 1)[0].split()))
+        code = error.sqlstate or ""
         if context.connection is None:
-            return f"store {self.name} cannot be opened ({why}): check the URL, the server and your access"
+            return f"store {self.name} cannot be opened ({reason}): check the URL, the server and your access"
         if context.is_disconnect or code.startswith("08"):
             return f"the connection to store {self.name} was lost: what was not finished is not in it; check the server, and try again"
-        what = "written" if self._write else "read"
-        known = {
+        sentences = {
             "53100": f"store {self.name} cannot be written (no space left on the server's disk): nothing was changed; make room there",
-            "42501": f"store {self.name} cannot be {what} ({why}): ask for the permission on its schema",
-            "25006": f"store {self.name} cannot be {what} ({why}): name a server that allows writing",
+            "42501": f"store {self.name} cannot be {self._access} ({reason}): ask for the permission on its schema",
+            "25006": f"store {self.name} cannot be {self._access} ({reason}): name a server that allows writing",
             "55P03": f"store {self.name} is used by another process for more than {WAIT_S:.0f} s: wait until it has ended, and try again",
         }
-        broken = "is not a store of collbench" if code.startswith("42") else "reports an error"
-        return known.get(code, f"{self.name} {broken} ({why}): check the database")
+        problem = "is not a store of collbench" if code.startswith("42") else "reports an error"
+        return sentences.get(code, f"{self.name} {problem} ({reason}): check the database")

@@ -44,12 +44,11 @@ def export(database: Database, folder: Path, runs: RunSelection | None = None) -
     schema = pa.schema([pa.field(column.name, kinds[column.type.python_type], metadata={"about": column.doc}) for column in _COLUMNS])
     results = files = 0
     try:
-        for place, records in _partitions(database, runs or RunSelection()):
-            target = folder / place
-            target.mkdir(parents=True)
-            with parquet.ParquetWriter(target / "part-0.parquet", schema, compression="zstd") as writer:
+        for partition, records in _partitions(database, runs or RunSelection()):
+            (folder / partition).mkdir(parents=True)
+            with parquet.ParquetWriter(folder / partition / "part-0.parquet", schema, compression="zstd") as writer:
                 while part := list(islice(records, _AT_ONCE)):
-                    arrays = [pa.array(values, each.type) for values, each in zip(zip(*part, strict=True), schema, strict=True)]
+                    arrays = [pa.array(values, field.type) for values, field in zip(zip(*part, strict=True), schema, strict=True)]
                     writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                     results += len(part)
             files += 1
@@ -72,11 +71,9 @@ def _partitions(database: Database, runs: RunSelection) -> Iterator[tuple[str, I
     months = sorted({_month(start) for (start,) in database.rows(select(RUNS.c.started_s).where(*runs.conditions()).distinct())})
     operations = [name for (name,) in database.rows(select(CASES.c.operation).distinct().order_by(CASES.c.operation))]
     for month in months:
-        of_month = (
-            select(*_COLUMNS).where(*runs.of_results(HISTORY.c.run_id), *_span(month)).order_by(HISTORY.c.started_s, HISTORY.c.run_id)
-        )
+        query = select(*_COLUMNS).where(*runs.of_results(HISTORY.c.run_id), *_span(month)).order_by(HISTORY.c.started_s, HISTORY.c.run_id)
         for operation in operations:
-            results = database.stream(of_month.where(HISTORY.c.operation == operation))
+            results = database.stream(query.where(HISTORY.c.operation == operation))
             for _, records in groupby(results, lambda record: 0):  # none: no file
                 yield f"month={month}/operation={quote(operation, safe='')}", records
 

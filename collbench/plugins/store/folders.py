@@ -27,7 +27,7 @@ from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
 from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY, VERDICT_GROUPS, column_of
 from collbench.records import document
-from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
+from collbench.results.folder import CASES, RUN, TOPOLOGY
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
 from collbench.results.row import IMPORTED, Row
@@ -35,20 +35,17 @@ from collbench.results.store import plain
 from collbench.untrusted import dict_of, list_of
 
 VERDICT = "verdict.json"
-_NOT_ENTERED = {SAMPLES, EVENTS}
 _DEEPEST = 12  # levels below a folder that are searched
 _SMALL = 120  # characters of JSON: a larger part of run.json becomes a document
 _RATES = ("bytes_per_s", "low_bytes_per_s", "high_bytes_per_s", "disturbed")
 _LARGEST = 2**63 - 1
 
-# Runs and verdicts below a folder.
-
 
 def find(path: Path) -> Iterator[Path]:
     """Yield the run folders and the files verdict.json in `path` and below, sorted. Links to folders are not followed."""
     start = len(path.parts)
-    for at, folders, files in os.walk(path):
-        folder = Path(at)
+    for name, folders, files in os.walk(path):
+        folder = Path(name)
         is_run = RUN in files or CASES in files
         if is_run:
             yield folder
@@ -79,19 +76,17 @@ def fingerprint_of(path: Path) -> str | None:
         names = dict.fromkeys(file.name for file in record_files().values())
         files = [path / name for name in (RUN, CASES, *names, TOPOLOGY)]
     parts = []
+    exists = False
     for file in files:
         try:
-            found = file.stat()
+            state = file.stat()
         except OSError:
             continue
-        parts.append(f"{file.name} {found.st_size} {found.st_mtime_ns}")
-    named = {part.split(" ")[0] for part in parts}
-    if not named.intersection((RUN, CASES, path.name if is_verdict(path) else RUN)):
+        parts.append(f"{file.name} {state.st_size} {state.st_mtime_ns}")
+        exists = exists or file == path or file.name in (RUN, CASES)
+    if not exists:
         return None
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-# Values as databases take them: texts from files may contain anything.
 
 
 def clean(text: str) -> str:
@@ -118,9 +113,6 @@ def seconds_of(value: Any) -> float | None:
     """Return the seconds since 1970 of an ISO 8601 moment; None for anything else."""
     when = moment(value)
     return None if when is None else when.timestamp()
-
-
-# A run.
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -165,12 +157,16 @@ def read_folder(path: Path) -> RunRecord:
         run = read_run(path)
     except UsageError as error:
         raise UnreadableRun(str(error)) from error
-    info, warnings = run.info, list(run.warnings)
+    info = run.info
+    warnings = list(run.warnings)
     nodes = [clean(name) for name in dict.fromkeys(list_of(info.get("hosts"), str)) if name]
     hunt, parts = _rounds_of(run, warnings)
-    nodes = list(dict.fromkeys([*nodes, *(host for _, _, host in parts)]))
+    nodes += [host for _, _, host in parts]
+    nodes = list(dict.fromkeys(nodes))
     parts += _telemetry(run)
-    command, started_s = info.get("command"), seconds_of(info.get("started_utc"))
+    command = info.get("command")
+    rank_map = info.get("rank_map")
+    started_s = seconds_of(info.get("started_utc"))
     columns = {
         "path": stored_path(path),
         "name": clean(path.resolve().name),
@@ -178,7 +174,7 @@ def read_folder(path: Path) -> RunRecord:
         "started_s": started_s,
         "finished_s": seconds_of(info.get("finished_utc")),
         "exit_code": count_of(info.get("exit_code")),
-        "ranks": len(places) if isinstance(places := info.get("rank_map"), list) else None,
+        "ranks": len(rank_map) if isinstance(rank_map, list) else None,
         "nodes": len(nodes) or None,
         "results": len(run.rows),
         "fingerprint": fingerprint or "",
@@ -191,11 +187,12 @@ def read_folder(path: Path) -> RunRecord:
         "slowed": int(any(SLOWED in row.flags for row in run.rows)),
         "missing": 0,
     }
-    found: dict[str, list[Any]] = {}
+    facts_by_kind: dict[str, list[Any]] = {}
     for item, text in facts(run).items():
-        found.setdefault(item.kind, []).append([list(item.path), text])
+        facts_by_kind.setdefault(item.kind, []).append([list(item.path), text])
     return RunRecord(
-        columns, {clean(name): as_json(value) for name, value in info.items()}, {kind: as_json(items) for kind, items in found.items()},
+        columns, {clean(name): as_json(value) for name, value in info.items()},
+        {kind: as_json(facts_of_kind) for kind, facts_of_kind in facts_by_kind.items()},
         nodes, [result_of(row, started_s) for row in run.rows], hunt, parts, warnings,
     )  # fmt: skip
 
@@ -205,7 +202,6 @@ def is_small(text: str) -> bool:
     return len(text) <= _SMALL
 
 
-_DRIFT, _SKEW, _ITERATIONS = "drift", "exit_skew_s", "iterations_per_sample"
 _SHARED = ("api", "na", "na_fact", "flags", "stopped", "target", "reached", "launches", "count")  # fields that many rows have in common
 _RARE = ("modes", "groups", "message_rate", "interference", "wrong_detail")
 
@@ -219,12 +215,13 @@ def result_of(row: Row, started_s: float | None = None) -> Result:
     span = row.evidence.get("at_s")
     until_s = _finite(span[1]) if isinstance(span, list) and len(span) == 2 else None
     remark = {name: getattr(row, name) for name in _SHARED} | {"quality": quality and quality.word}
-    kept = {
-        name: row.evidence[name]
-        for name, is_needed in ((_DRIFT, "drift" in row.flags), (_SKEW, "skew_limited" in row.flags), (_ITERATIONS, True))
-        if is_needed and row.evidence.get(name) not in (None, 1)
-    }  # what `quality_of` reads
-    rare = {name: getattr(row, name) for name in _RARE} | {"evidence": kept}
+    names = ["iterations_per_sample"]  # of the evidence that `quality_of` reads
+    if "skew_limited" in row.flags:
+        names.append("exit_skew_s")
+    if "drift" in row.flags:
+        names.append("drift")
+    evidence = {name: row.evidence[name] for name in names if row.evidence.get(name) not in (None, 1)}
+    rare = {name: getattr(row, name) for name in _RARE} | {"evidence": evidence}
     detail = {name: value for name, value in rare.items() if value}
     figures = {value.name: value.value(row) for value in FIGURES}
     figures |= {
@@ -253,8 +250,6 @@ def _origin(ceiling: Ceiling | None) -> str | None:
     return as_json({name: value for name, value in ceiling.as_json().items() if name not in _RATES})
 
 
-# Rounds of hunts and pairs.
-
 _RESULTS = {"confirmed": "confirmed", "nobody": "no suspect", "no verdict": "no verdict"}  # by what run.json has
 
 
@@ -274,7 +269,7 @@ def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, li
     if pairs is None:
         return None, []
     warnings += pairs.warnings
-    rounds = len({one.round for one in pairs.rounds if not one.again})
+    rounds = len({measurement.round for measurement in pairs.rounds if not measurement.again})
     hunt, parts = _hunt("pairs", pairs.about, rounds, None, pairs.about.get("judged") or [])
     return hunt, [*parts, *_node_pairs(pairs.matrix())]
 
@@ -282,17 +277,18 @@ def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, li
 def _hunt(
     command: str, about: Mapping[str, Any], rounds: int, result: str | None, suspects: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], list[Part]]:
-    hosts, states = place_hosts(about), [each["state"] for each in suspects]
+    hosts = place_hosts(about)
+    states = [suspect["state"] for suspect in suspects]
     hunt = {
         "command": command, "result": result, "backend": text_of(about.get("backend")), "compared": text_of(about.get("by")),
         "places": len(about["places"]), "rounds": rounds, "size_bytes": count_of(about.get("size_bytes")),
         "confirmed": states.count("confirmed"), "inconclusive": states.count("inconclusive"),
     }  # fmt: skip
     parts: list[Part] = []
-    for number, each in enumerate(suspects):
-        columns = {"number": number, "kind": clean(each["kind"]), "part": clean(each["part"]), "state": each["state"]}
-        columns |= {"ratio": each.get("ratio"), "ratio_low": each.get("low"), "ratio_high": each.get("high")}
-        parts += [(SUSPECTS, columns, host) for host in dict.fromkeys(clean(hosts[place]) for place in each["places"])]
+    for number, suspect in enumerate(suspects):
+        columns = {"number": number, "kind": clean(suspect["kind"]), "part": clean(suspect["part"]), "state": suspect["state"]}
+        columns |= {"ratio": suspect.get("ratio"), "ratio_low": suspect.get("low"), "ratio_high": suspect.get("high")}
+        parts += [(SUSPECTS, columns, host) for host in dict.fromkeys(clean(hosts[place]) for place in suspect["places"])]
     return hunt, parts
 
 
@@ -312,11 +308,9 @@ def _node_pairs(matrix: PairMatrix) -> Iterator[Part]:
 
 
 def _median(values: Any) -> float | None:
-    there = values[np.isfinite(values)]
-    return float(np.median(there)) if len(there) else None
+    measured = values[np.isfinite(values)]
+    return float(np.median(measured)) if len(measured) else None
 
-
-# Telemetry of GPUs: the samples of each case.
 
 _LARGEST_READING = 1e6  # larger values are not valid
 _READINGS: Mapping[str, Callable[[Any], Any]] = {"sm_mhz": np.median, "power_w": np.max, "temperature_c": np.max}
@@ -327,12 +321,12 @@ def _telemetry(run: Run) -> Iterator[Part]:
     events = [event for event in run.events if event.get("kind") == "telemetry" and isinstance(event.get("hosts"), dict)]
     for number, event in enumerate(events):
         for host, samples in event["hosts"].items():
-            states_of: dict[str, list[dict[str, Any]]] = {}
+            states_by_gpu: dict[str, list[dict[str, Any]]] = {}
             for sample in list_of(samples, dict):
                 for gpu, state in dict_of(sample.get("gpus")).items():
                     if isinstance(state, dict):
-                        states_of.setdefault(clean(gpu), []).append(state)
-            for gpu, states in states_of.items():
+                        states_by_gpu.setdefault(clean(gpu), []).append(state)
+            for gpu, states in states_by_gpu.items():
                 columns = {"number": number, "gpu": gpu, "ended_s": seconds_of(event.get("utc")), "samples": len(states)}
                 columns["throttled"] = sum(bool(state.get("slowed_by")) for state in states) / len(states)
                 for name, summary in _READINGS.items():
@@ -340,9 +334,6 @@ def _telemetry(run: Run) -> Iterator[Part]:
                     valid = [reading for reading in readings if reading is not None and abs(reading) <= _LARGEST_READING]
                     columns[name] = float(summary(valid)) if valid else None
                 yield TELEMETRY, columns, clean(host)
-
-
-# A verdict.
 
 
 class VerdictRecord(msgspec.Struct, frozen=True):
@@ -368,11 +359,11 @@ def read_verdict_file(path: Path) -> VerdictRecord:
         "slower": counts.get("slower"), "faster": counts.get("faster"), "unchanged": counts.get("no change"),
         "inconclusive": counts.get("inconclusive"), "cause": verdict.cause and clean(verdict.cause.cause), "missing": 0,
     }  # fmt: skip
-    groups = [{"number": number, **_of_group(group)} for number, group in enumerate(verdict.groups)]
+    groups = [{"number": number, **_group_columns(group)} for number, group in enumerate(verdict.groups)]
     return VerdictRecord(columns, groups, as_json(document(verdict)))
 
 
-def _of_group(group: GroupState) -> dict[str, Any]:
+def _group_columns(group: GroupState) -> dict[str, Any]:
     """Return what a store keeps of a group of cases: the columns that the group declares, and its first factor."""
     values = {column_of(value.name): value.value(group) for value in value_columns(GroupState)}
     columns = {name: clean(value) if isinstance(value, str) else value for name, value in values.items() if name in VERDICT_GROUPS.c}

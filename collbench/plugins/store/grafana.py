@@ -16,7 +16,8 @@ import msgspec
 from collbench.errors import UsageError
 from collbench.report.writers import write_whole
 
-PROMETHEUS, POSTGRESQL = "prometheus", "postgresql"
+PROMETHEUS = "prometheus"
+POSTGRESQL = "postgresql"
 SOURCES = (PROMETHEUS, POSTGRESQL)
 _TYPES = {PROMETHEUS: "prometheus", POSTGRESQL: "postgres"}  # names of Grafana's plug-ins; newer versions know "postgres" as an alias
 _COLUMNS = 24  # of Grafana's grid
@@ -107,9 +108,9 @@ def write_dashboards(dashboards: Sequence[Dashboard], source: str, folder: Path)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder}: cannot make the folder ({error.strerror or error}); choose another one") from error
-    paths = [folder / file_name(each, source) for each in dashboards]
-    for each, path in zip(dashboards, paths, strict=True):
-        write_whole(path, text_of(each, source), "dashboard")
+    paths = [folder / file_name(dashboard, source) for dashboard in dashboards]
+    for dashboard, path in zip(dashboards, paths, strict=True):
+        write_whole(path, text_of(dashboard, source), "dashboard")
     return paths
 
 
@@ -128,14 +129,14 @@ def content(dashboard: Dashboard, source: str) -> dict[str, Any]:
         "schemaVersion": _SCHEMA,
         "refresh": dashboard.refresh,
         "time": {"from": f"now-{dashboard.hours}h", "to": "now"},
-        "templating": {"list": [data_source, *(_variable(each, source) for each in dashboard.variables)]},
+        "templating": {"list": [data_source, *(_variable(variable, source) for variable in dashboard.variables)]},
         "annotations": {"list": []},
-        "links": [_others(tag)],
+        "links": [_links_to_others(tag)],
         "panels": list(_panels(dashboard.panels, source)),
     }
 
 
-def _others(tag: str) -> dict[str, Any]:
+def _links_to_others(tag: str) -> dict[str, Any]:
     return {
         "title": "collbench",
         "type": "dashboards",
@@ -172,12 +173,15 @@ def _variable(variable: DashboardVariable, source: str) -> dict[str, Any]:
 
 def places(panels: Sequence[Panel]) -> Iterator[tuple[Panel, int, int]]:
     """Yield the panels with their column and row on Grafana's grid: in rows from left to right."""
-    x = y = high = 0
+    x = y = row_height = 0
     for panel in panels:
         if x + panel.width > _COLUMNS:
-            x, y, high = 0, y + high, 0
+            x = 0
+            y += row_height
+            row_height = 0
         yield panel, x, y
-        x, high = x + panel.width, max(high, panel.height)
+        x += panel.width
+        row_height = max(row_height, panel.height)
 
 
 def _panels(panels: Sequence[Panel], source: str) -> Iterator[dict[str, Any]]:
@@ -198,13 +202,12 @@ def _panels(panels: Sequence[Panel], source: str) -> Iterator[dict[str, Any]]:
 
 def _targets(panel: Panel, source: str) -> Iterator[dict[str, Any]]:
     if source == POSTGRESQL:
-        form = "table" if panel.instant else "time_series"
         yield {
             "refId": "A",
             "datasource": _source_of(source),
             "rawQuery": True,
             "rawSql": panel.postgresql,
-            "format": form,
+            "format": "table" if panel.instant else "time_series",
             "editorMode": "code",
         }
         return
@@ -222,18 +225,18 @@ def _targets(panel: Panel, source: str) -> Iterator[dict[str, Any]]:
 
 
 def _field(panel: Panel, source: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"unit": panel.unit, "color": {"mode": "thresholds" if panel.limits or panel.states else "palette-classic"}}
+    defaults: dict[str, Any] = {"unit": panel.unit, "color": {"mode": "thresholds" if panel.limits or panel.states else "palette-classic"}}
     if panel.decimals is not None:
-        found["decimals"] = panel.decimals
+        defaults["decimals"] = panel.decimals
     if source == POSTGRESQL and panel.kind == "timeseries":
-        found["displayName"] = "${__field.labels.metric}"
+        defaults["displayName"] = "${__field.labels.metric}"
     if panel.limits:
         steps = [{"value": value, "color": _COLORS[color]} for value, color in panel.limits]
-        found["thresholds"] = {"mode": "absolute", "steps": steps}
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
     if panel.states:
         texts = {str(value): {"text": state.name, "color": _COLORS[state.color], "index": value} for value, state in panel.states.items()}
-        found["mappings"] = [{"type": "value", "options": texts}]
-    return found | _STYLE.get(panel.kind, {})
+        defaults["mappings"] = [{"type": "value", "options": texts}]
+    return defaults | _STYLE.get(panel.kind, {})
 
 
 # The columns that Prometheus adds to each series.

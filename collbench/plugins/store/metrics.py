@@ -41,11 +41,13 @@ from collbench.report.verdict_formats import GATE_METRICS, gate_samples
 from collbench.report.writers import Metric, Sample, exposed
 from collbench.untrusted import parse_json
 
-PORT = 9823
-DAYS, MOST_ROWS = 7.0, 5000
+DAYS = 7.0
+MOST_ROWS = 5000
 _PATH = "/metrics"
 _LONGEST = 200
-_MOST_SUSPECTS, _MOST_BASELINES, _MOST_GPUS = 200, 20, 10_000
+_MOST_SUSPECTS = 200
+_MOST_BASELINES = 20
+_MOST_GPUS = 10_000
 _OPENMETRICS = "application/openmetrics-text"
 _KIND = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
 _OLDER_KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -68,7 +70,8 @@ STORE_METRICS = {
 }
 METRICS = ROW_METRICS | GATE_METRICS | STORE_METRICS
 # Metrics of the newest case of a node or of a GPU: the SQL of their values in the views `node_history` and `telemetry_history`.
-_CASE, _GPU = NODE_HISTORY.c, TELEMETRY_HISTORY.c
+_CASE = NODE_HISTORY.c
+_GPU = TELEMETRY_HISTORY.c
 VALUES_OF_CASES = {"state_probe": _CASE.probe_after_s.name, "stolen": _CASE.stolen.name, "preemptions": _CASE.preempted.name}
 VALUES_OF_GPUS = {
     "gpu_sm_clock": f"1e6 * {_GPU.sm_mhz.name}",
@@ -94,7 +97,7 @@ def metrics_text(database: Database, covers: MetricsRange, now_s: float) -> str:
 
 
 def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator[Sample]:
-    began = time.monotonic()
+    start_s = time.monotonic()
     since = now_s - covers.days * 86400
     with database.transaction():  # one state of the store
         yield from _rows(database, since, covers.most_rows)
@@ -103,24 +106,25 @@ def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator
         yield from _conditions(database, since)
         yield from _verdicts(database)
         yield Sample("store_runs", {}, database.rows(select(func.count()).select_from(RUNS))[0][0])
-    yield Sample("store_read", {}, time.monotonic() - began)
+    yield Sample("store_read", {}, time.monotonic() - start_s)
 
 
-_OF_NODES = RUNS.join(RUN_NODES, RUN_NODES.c.run_id == RUNS.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id)
+_NODE_RUNS = RUNS.join(RUN_NODES, RUN_NODES.c.run_id == RUNS.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id)
+_NODE_RESULTS = _NODE_RUNS.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id)
 
 
 def _newest(query: Select[Any], by: Sequence[str], newest: str) -> Subquery:
     """Return the newest record of a query for each value of the columns `by`: the largest value of `newest`."""
-    of_query = query.subquery().c
-    order = (of_query[newest].desc(), of_query.run_id.desc(), of_query.number.desc())
-    place = func.row_number().over(partition_by=[of_query[name] for name in by], order_by=order)
-    ranked = select(*of_query, place.label("place")).subquery()
+    columns = query.subquery().c
+    order = (columns[newest].desc(), columns.run_id.desc(), columns.number.desc())
+    place = func.row_number().over(partition_by=[columns[name] for name in by], order_by=order)
+    ranked = select(*columns, place.label("place")).subquery()
     return select(ranked).where(ranked.c.place == 1).subquery()
 
 
 def _rows(database: Database, since: float, most: int) -> Iterator[Sample]:
-    of_rows = (NODES.c.name.label("node"), RESULTS.c.case_id, RESULTS.c.run_id, RESULTS.c.number, RUNS.c.started_s)
-    results = select(*of_rows).select_from(_OF_NODES.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id)).where(RUNS.c.started_s >= since)
+    columns = (NODES.c.name.label("node"), RESULTS.c.case_id, RESULTS.c.run_id, RESULTS.c.number, RUNS.c.started_s)
+    results = select(*columns).select_from(_NODE_RESULTS).where(RUNS.c.started_s >= since)
     newest = _newest(results, ("case_id", "node"), "started_s").c
     number_of_rows = func.count().over().label("rows")
     query = select(newest.node, newest.run_id, newest.number, newest.started_s, number_of_rows)
@@ -134,7 +138,7 @@ def _rows(database: Database, since: float, most: int) -> Iterator[Sample]:
 
 
 def _nodes(database: Database, since: float) -> Iterator[Sample]:
-    query = select(NODES.c.name, func.max(RUNS.c.started_s), func.count()).select_from(_OF_NODES)
+    query = select(NODES.c.name, func.max(RUNS.c.started_s), func.count()).select_from(_NODE_RUNS)
     for name, last_s, runs in database.rows(query.where(RUNS.c.started_s >= since).group_by(NODES.c.name)):
         labels = _labels(node=name)
         yield Sample("node_last_run_timestamp", labels, last_s)
@@ -153,15 +157,15 @@ def _conditions(database: Database, since: float) -> Iterator[Sample]:
     """Yield the metrics of the newest case of each node and of each GPU."""
     place = (RESULTS.c.run_id, RESULTS.c.number, RESULTS.c.ended_s)
     values = [RESULTS.c[value].label(name) for name, value in VALUES_OF_CASES.items()]
-    of_nodes = select(NODES.c.name.label("node"), *place, *values).select_from(_OF_NODES.join(RESULTS, RESULTS.c.run_id == RUNS.c.run_id))
-    of_nodes = of_nodes.where(RUNS.c.started_s >= since, RESULTS.c.ended_s.is_not(None))
+    node_cases = select(NODES.c.name.label("node"), *place, *values).select_from(_NODE_RESULTS)
+    node_cases = node_cases.where(RUNS.c.started_s >= since, RESULTS.c.ended_s.is_not(None))
     values = [literal_column(value).label(name) for name, value in VALUES_OF_GPUS.items()]
-    of_gpus = select(_GPU.node, _GPU.gpu, _GPU.run_id, _GPU.number, _GPU.ended_s, *values).where(_GPU.started_s >= since)
-    for query, labels, names in ((of_nodes, ("node",), VALUES_OF_CASES), (of_gpus, ("node", "gpu"), VALUES_OF_GPUS)):
+    gpu_cases = select(_GPU.node, _GPU.gpu, _GPU.run_id, _GPU.number, _GPU.ended_s, *values).where(_GPU.started_s >= since)
+    for query, labels, names in ((node_cases, ("node",), VALUES_OF_CASES), (gpu_cases, ("node", "gpu"), VALUES_OF_GPUS)):
         newest = _newest(query, labels, "ended_s").c
         for record in database.rows(select(*(newest[name] for name in (*labels, *names))).limit(_MOST_GPUS)):
-            of_record = _labels(**{label: getattr(record, label) for label in labels})
-            yield from (Sample(name, of_record, getattr(record, name)) for name in names)
+            labels_of_record = _labels(**{label: getattr(record, label) for label in labels})
+            yield from (Sample(name, labels_of_record, getattr(record, name)) for name in names)
 
 
 def _verdicts(database: Database) -> Iterator[Sample]:
@@ -181,15 +185,14 @@ def _labels(**values: str | None) -> dict[str, str]:
     return {name: short(value, _LONGEST) for name, value in values.items() if value is not None}
 
 
-# The endpoint.
-
-
 class MetricsServer(ReadOnlyServer):
     """Answers scrapes at /metrics with a fresh reading of the store. Raises UsageError if the store cannot be read, or the port is used."""
 
     def __init__(self, store: str, covers: MetricsRange, port: int, address: str) -> None:
-        self.store, self.covers, self.name = store, covers, ""
-        self._one_reading = threading.Lock()
+        self.store = store
+        self.covers = covers
+        self.name = ""
+        self._reading_lock = threading.Lock()
         self.read()
         super().__init__(port, address)
 
@@ -207,7 +210,7 @@ class MetricsServer(ReadOnlyServer):
         if urlsplit(target).path != _PATH:
             return HttpReply(HTTPStatus.NOT_FOUND, f"The metrics are at {_PATH}.")
         try:
-            with self._one_reading:
+            with self._reading_lock:
                 text = self.read()
         except UsageError as error:
             return HttpReply(HTTPStatus.SERVICE_UNAVAILABLE, short(str(error), 600))

@@ -71,8 +71,6 @@ SUBJECTS = {
 }
 
 
-# Filters.
-
 _COMPARISONS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
     "!=": ColumnElement.is_distinct_from,
     "<=": operator.le,
@@ -105,7 +103,8 @@ def parse_condition(text: str, subject: Subject) -> Condition:
     match = _CONDITION.fullmatch(text)
     if not match:
         raise UsageError(f"'{printable(text)}' is not a valid condition: use COLUMN=VALUE, or one of {', '.join(OPERATORS)}")
-    name, comparison, value = match[1], match[2], match[3].strip()
+    name, comparison, value = match.groups()
+    value = value.strip()
     kind = check_column(name, subject).type.python_type
     if name in _MOMENTS:
         raise UsageError(f"'{name}' cannot be compared: use --since and --until")
@@ -145,17 +144,18 @@ def columns_of(subject: Subject) -> Mapping[str, Column[Any]]:
 
 def size_condition(text: str) -> ColumnElement[bool]:
     """Return the condition of "64K", "8,1M" or "1K-1M" (both ends are part of it) on the table cases. Raises UsageError."""
-    parts: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     for part in text.split(","):
-        low, between, high = part.partition("-")
-        if not between:
-            parts.append(CASES.c.size_bytes == parse_size(part))
+        low, dash, high = part.partition("-")
+        if not dash:
+            conditions.append(CASES.c.size_bytes == parse_size(part))
             continue
-        first, last = parse_size(low), parse_size(high)
+        first = parse_size(low)
+        last = parse_size(high)
         if first > last:
             raise UsageError(f"size range '{part}' is reversed: write the smaller size first, {high}-{low}")
-        parts.append(CASES.c.size_bytes.between(first, last))
-    return or_(*parts)
+        conditions.append(CASES.c.size_bytes.between(first, last))
+    return or_(*conditions)
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -189,10 +189,11 @@ def records(database: Database, query: Query) -> Iterator[Record]:
     """Yield the records of a query, newest first, in the order of `query.names`. Raises UsageError for an unknown column."""
     for name in query.names:
         check_column(name, query.subject)
-    of_nodes = query.subject is RESULTS and ("node" in query.names or any(condition.column == "node" for condition in query.conditions))
-    source = NODE_HISTORY if of_nodes else query.subject.source
+    used_columns = (*query.names, *(condition.column for condition in query.conditions))
+    has_nodes = query.subject is RESULTS and "node" in used_columns
+    source = NODE_HISTORY if has_nodes else query.subject.source
     conditions = list(_conditions(database, query, source))
-    if of_nodes and query.runs.nodes:
+    if has_nodes and query.runs.nodes:
         conditions.append(source.c.node.in_(query.runs.nodes))
     number = source.c.verdict_id if source is VERDICTS else source.c.run_id
     order: list[ColumnElement[Any]] = [source.c[query.subject.order].desc().nulls_last(), number.desc()]
@@ -207,20 +208,20 @@ _MOST_CASES = 300  # cases or runs in a list; of more a join finds the results
 
 def _conditions(database: Database, query: Query, source: Table) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on a table or view: on cases and on runs as numbers, and all others."""
-    of_cases: list[ColumnElement[bool]] = []
+    case_conditions: list[ColumnElement[bool]] = []
     for condition in query.conditions:
         if query.subject is RESULTS and condition.column in CASES.c:
-            of_cases.append(condition.of(CASES))
+            case_conditions.append(condition.of(CASES))
         else:
             yield condition.of(source)
     if query.subject is RESULTS:
         for column, names in ((CASES.c.operation, query.operations), (CASES.c.backend, query.backends)):
             if names:
-                of_cases.append(column.in_(names))
+                case_conditions.append(column.in_(names))
         if query.sizes:
-            of_cases.append(size_condition(query.sizes))
-    if of_cases:
-        selected = select(CASES.c.case_id).where(*of_cases)
+            case_conditions.append(size_condition(query.sizes))
+    if case_conditions:
+        selected = select(CASES.c.case_id).where(*case_conditions)
         cases = [number for (number,) in database.rows(selected.limit(_MOST_CASES + 1))]
         yield source.c.case_id.in_(cases if len(cases) <= _MOST_CASES else selected)
     if source is VERDICTS:
@@ -241,9 +242,10 @@ def _newest(database: Database, query: Query) -> list[int]:
     runs = select(RUNS.c.run_id, RUNS.c.results).where(*query.runs.conditions())
     newest: list[int] = []
     results = 0
-    for number, of_run in database.rows(runs.order_by(RUNS.c.started_s.desc().nulls_last(), RUNS.c.run_id.desc()).limit(_MOST_CASES)):
-        newest.append(number)
-        results += of_run or 0
+    newest_first = (RUNS.c.started_s.desc().nulls_last(), RUNS.c.run_id.desc())
+    for run_id, results_of_run in database.rows(runs.order_by(*newest_first).limit(_MOST_CASES)):
+        newest.append(run_id)
+        results += results_of_run or 0
         if results >= query.limit:
             return newest
     return []

@@ -50,8 +50,8 @@ class RunSelection(msgspec.Struct, frozen=True):
             is_named = (RUNS.c.name.in_(self.names), RUNS.c.allocation.in_(self.names), RUNS.c.path.in_(paths), _has_label(self.names))
             conditions.append(or_(*is_named))
         if self.nodes:
-            of_nodes = select(RUN_NODES.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id).where(NODES.c.name.in_(self.nodes))
-            conditions.append(RUNS.c.run_id.in_(of_nodes))
+            on_nodes = select(RUN_NODES.c.run_id).join(NODES, NODES.c.node_id == RUN_NODES.c.node_id).where(NODES.c.name.in_(self.nodes))
+            conditions.append(RUNS.c.run_id.in_(on_nodes))
         if self.labels:
             conditions.append(_has_label(self.labels))
         return conditions + self.times(RUNS.c.started_s)
@@ -102,8 +102,8 @@ def select_runs(database: Database, selection: RunSelection) -> list[int]:
     if not numbers:
         for name in selection.names:
             if not database.rows(select(RUNS.c.run_id).where(*RunSelection((name,)).conditions()).limit(1)):
-                what = f"run, allocation or label '{printable(name)}'"
-                raise UsageError(f"store {database.name} has no {what}: list them with `collbench store query {database.name} --of runs`")
+                problem = f"store {database.name} has no run, allocation or label '{printable(name)}'"
+                raise UsageError(f"{problem}: list them with `collbench store query {database.name} --of runs`")
         raise UsageError(f"store {database.name} has no such run: use a longer time, or fewer filters")
     return numbers
 
@@ -152,7 +152,6 @@ class _Loader:
         self.contents: dict[Table, dict[int, Any]] = {table: {} for table in _CONTENTS}
 
     def read_documents(self, heads: Iterable[Record]) -> None:
-        """Read the documents of these runs."""
         numbers: set[int] = set()
         for head in heads:
             if head.info:
@@ -161,7 +160,6 @@ class _Loader:
             self.documents[number] = parse_json(zlib.decompress(content))
 
     def run(self, head: Record) -> StoredRun:
-        """Return a run."""
         small, large = parse_json(head.info) if head.info else ({}, {})
         facts: dict[tuple[str, tuple[str, ...]], str] = {}
         for kind, number in (parse_json(head.facts) if head.facts else {}).items():
@@ -171,7 +169,6 @@ class _Loader:
         return StoredRun(Path(head.path), info, self.rows(head.run_id), [], [], facts)
 
     def rows(self, number: int) -> list[Row]:
-        """Return the rows of a run."""
         results = [record._asdict() for record in self.database.rows(_RESULTS, {"run": number})]
         self._read_contents(CASES, (result["case_id"] for result in results))
         self._read_contents(REMARKS, (result["remark_id"] for result in results))

@@ -55,10 +55,12 @@ def _column(name: str, about: str, kind: Any = _TYPES[str], **options: Any) -> C
     return Column(name, kind, doc=about, **options)
 
 
-_integer, _real = partial(_column, kind=_INTEGER), partial(_column, kind=_REAL)
+_integer = partial(_column, kind=_INTEGER)
+_real = partial(_column, kind=_REAL)
 _required = partial(_column, nullable=False)
 _key = partial(_column, primary_key=True, autoincrement=False)
-_number, _number_key = partial(_required, kind=_INTEGER), partial(_key, kind=_INTEGER)
+_number = partial(_required, kind=_INTEGER)
+_number_key = partial(_key, kind=_INTEGER)
 
 
 def _assigned(name: str) -> Column[int]:
@@ -266,9 +268,6 @@ VERDICT_GROUPS = _table(
 TABLES = tuple(_TABLES.tables.values())
 
 
-# Views: joined tables for queries by hand and for dashboards.
-
-
 class _Started(ColumnElement[Any]):
     """When a run began, as a moment of the database."""
 
@@ -295,16 +294,16 @@ def _columns(table: Table, *names: str) -> dict[str, Any]:
 def _view(name: str, about: str, columns: Mapping[str, Any], source: FromClause) -> Table:
     """Return a view, with the statement of its records as `info["records"]`."""
     records = select(*(column.label(name) for name, column in columns.items())).select_from(source)
-    of_view = [Column(name, column.type, doc=column.doc) for name, column in columns.items()]
-    return Table(name, _VIEWS, *of_view, info={"about": about, "records": records})
+    view_columns = [Column(name, column.type, doc=column.doc) for name, column in columns.items()]
+    return Table(name, _VIEWS, *view_columns, info={"about": about, "records": records})
 
 
-def _joined(source: FromClause, *others: Table, outer: bool = False) -> FromClause:
+def _joined(source: FromClause, *tables: Table, outer: bool = False) -> FromClause:
     """Return tables joined by their first columns, which have the same names in the source or in one of the tables before."""
-    for other in others:
-        number = other.c[0]
-        mine = next(column for column in source.c if column.name == number.name)
-        source = source.join(other, number == mine, isouter=outer)
+    for table in tables:
+        key = table.c[0]
+        reference = next(column for column in source.c if column.name == key.name)
+        source = source.join(table, key == reference, isouter=outer)
     return source
 
 

@@ -19,7 +19,6 @@ from collbench.report.runs import RunsInFolders, readable
 from collbench.report.screen import print_lines, wants_color, width_of
 from collbench.units import plural
 
-FORMATS = ("table", "csv", "markdown")
 MOST_SHOWN = 1000  # records of a table or of Markdown without --limit
 _AT_ONCE = 1000  # records of CSV and JSON lines in memory
 _MOMENTS = ("started_s", "finished_s", "added_s", "judged_s")
@@ -31,26 +30,24 @@ _TITLES = {
 _WIDE = ("path", "na", "command", "run", "name", "baseline", "candidates", "flags", "limited_by")
 
 
-# Tables.
-
-
 def write_query(database: Database, query: Query, format: str, stream: TextIO, color: str = "auto") -> int:
     """Print the records of a query as "table", "csv", "json" (lines) or "markdown"; return their number. Raises UsageError."""
-    painted = wants_color(stream, color)
-    found = records(database, query)
+    has_color = wants_color(stream, color)
+    all_records = records(database, query)
     if format in ("table", "markdown"):
-        shown = list(found)
+        shown = list(all_records)
         foot = f"the newest {query.limit} records; use --limit N for more" if len(shown) == query.limit else plural(len(shown), "record")
         frame = Frame(frame_columns(query), shown, foot=[foot], names_hidden=True)
-        print_lines(table_lines(frame, width_of(stream)) if format == "table" else markdown_lines(frame), stream, painted)
+        print_lines(table_lines(frame, width_of(stream)) if format == "table" else markdown_lines(frame), stream, has_color)
         return len(shown)
-    columns, number = frame_columns(query), 0
-    while part := list(islice(found, _AT_ONCE)):
+    columns = frame_columns(query)
+    number = 0
+    while part := list(islice(all_records, _AT_ONCE)):
         frame = Frame(columns, part)
-        print_lines(csv_lines(frame, headed=number > 0) if format == "csv" else json_lines(frame), stream, painted)
+        print_lines(csv_lines(frame, headed=number > 0) if format == "csv" else json_lines(frame), stream, has_color)
         number += len(part)
     if not number and format == "csv":
-        print_lines(csv_lines(Frame(columns, [])), stream, painted)
+        print_lines(csv_lines(Frame(columns, [])), stream, has_color)
     return number
 
 
@@ -89,28 +86,24 @@ def _text(name: str, value: Any) -> str:
     return unit_of(name, type(value)).text(value)
 
 
-# What was changed.
-
 _WORDS = ((ADDED, "added"), (UPDATED, "read again"), (UNCHANGED, "unchanged"), (MISSING, "gone"))
 
 
 def change_lines(changes: Changes) -> Iterator[Line]:
     """Yield one line: "3 added, 1 read again, 20 unchanged, 2 gone"; "nothing" only for an empty folder."""
-    counts = [f"{count} {word}" for what, word in _WORDS if (count := changes.count(what)) or what == ADDED]
-    refused = [f"{len(changes.refused)} cannot be read"] if changes.refused else []
-    yield Line(", ".join([*counts, *refused]))
+    counts = [f"{changes.count(change)} {word}" for change, word in _WORDS if changes.count(change) or change == ADDED]
+    if changes.refused:
+        counts.append(f"{len(changes.refused)} cannot be read")
+    yield Line(", ".join(counts))
 
 
-def removed_lines(found: Sequence[tuple[str, int, str]], dry_run: bool) -> Iterator[Line]:
-    """Yield the paths, and how many runs and verdicts were removed, or would be."""
-    yield from (Line(path) for _, _, path in found)
-    runs = sum(table == "runs" for table, _, _ in found)
-    verdicts = len(found) - runs
-    parts = [plural(runs, "run"), *([plural(verdicts, "verdict")] if verdicts else [])]
-    yield Line(f"{' and '.join(parts)} {'would be removed' if dry_run else 'removed'} from the store", "foot")
-
-
-# The runs of a store for `collbench report`.
+def removed_lines(records: Sequence[tuple[str, int, str]], dry_run: bool) -> Iterator[Line]:
+    """Yield the paths, and how many runs and verdicts were removed, or would be. records: as `removable` returns them."""
+    yield from (Line(path) for _, _, path in records)
+    runs = sum(table == "runs" for table, _, _ in records)
+    verdicts = len(records) - runs
+    count = f"{plural(runs, 'run')} and {plural(verdicts, 'verdict')}" if verdicts else plural(runs, "run")
+    yield Line(f"{count} {'would be removed' if dry_run else 'removed'} from the store", "foot")
 
 
 def stored_for_report(runs: Sequence[StoredRun], with_samples: bool) -> RunsInFolders:
@@ -118,10 +111,10 @@ def stored_for_report(runs: Sequence[StoredRun], with_samples: bool) -> RunsInFo
 
     Raises UsageError if a folder is gone and the output needs samples.
     """
-    there = [run for run in runs if run.is_there]
+    present = [run for run in runs if run.is_there]
     gone = [run for run in runs if not run.is_there]
     if gone and with_samples:
         raise UsageError(f"{gone[0].path} is gone, and --html needs its samples: bring the folder back, or omit --html")
-    found = readable([run.path for run in there]) if there else RunsInFolders([], [], True)
+    in_folders = readable([run.path for run in present]) if present else RunsInFolders([], [], True)
     sentences = [f"{run.path} is gone: its figures are from the store, without samples" for run in gone]
-    return RunsInFolders([*gone, *found.runs], [*found.sentences, *sentences], found.whole)
+    return RunsInFolders([*gone, *in_folders.runs], [*in_folders.sentences, *sentences], in_folders.whole)

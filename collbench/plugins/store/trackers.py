@@ -76,14 +76,15 @@ def find_commit(revision: str) -> Commit:
     command = ["git", "log", "-1", "--format=%H %ct", "--end-of-options", revision, "--"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-        found = re.fullmatch(r"([0-9a-f]{40,64}) (\d{1,12})", done.stdout.strip())
-        why = (done.stderr.strip().splitlines() or ["no such commit"])[-1]
+        line = re.fullmatch(r"([0-9a-f]{40,64}) (\d{1,12})", done.stdout.strip())
+        reason = (done.stderr.strip().splitlines() or ["no such commit"])[-1]
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        found, why = None, str(error)
-    if found is None:
+        line = None
+        reason = str(error)
+    if line is None:
         remedy = "run it in the repository that asv.conf.json names, and specify the measured commit with --commit REV"
-        raise UsageError(f"--asv: git does not know the commit '{short(revision, 80)}' ({short(why)}): {remedy}")
-    return Commit(found[1], int(found[2]))
+        raise UsageError(f"--asv: git does not know the commit '{short(revision, 80)}' ({short(reason)}): {remedy}")
+    return Commit(line[1], int(line[2]))
 
 
 def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[Path]:
@@ -92,30 +93,31 @@ def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[
     Benchmarks and results of earlier runs stay; those of the same series and commit are replaced. Raises UsageError for a file that asv
     did not write, or that cannot be written.
     """
-    written = list[Path]()
+    written: list[Path] = []
     benchmarks = _existing(folder / "benchmarks.json")
     for table in tables:
         facts = _machine(table)
-        place = folder / facts["machine"]
-        file = place / f"{commit.hash[:8]}-{_ENVIRONMENT}.json"
-        found = _existing(file) or {
+        machine_folder = folder / facts["machine"]
+        file = machine_folder / f"{commit.hash[:8]}-{_ENVIRONMENT}.json"
+        content = _existing(file) or {
             "commit_hash": commit.hash, "env_name": _ENVIRONMENT, "date": 1000 * commit.date_s, "params": facts, "python": "",
             "requirements": {}, "env_vars": {}, "result_columns": list(_COLUMNS), "results": {}, "durations": {},
             "version": _API["results"],
         }  # fmt: skip
-        if found.get("commit_hash") != commit.hash or not isinstance(found.get("results"), dict):
+        if content.get("commit_hash") != commit.hash or not isinstance(content.get("results"), dict):
             raise UsageError(f"--asv: {file} is not a result of commit {commit.hash[:8]}: choose another folder")
         started_s = seconds_between(_EPOCH, table.runs[0].info.get("started_utc"))
         started_ms = None if started_s is None else round(1000 * started_s)
         series = grouped((row for row in table.rows if comparable_times(row)), series_name)
         for rows in series.values():
             parts = series_name(rows[0]).split("/", 2)  # asv shows operation and backend as a tree
-            name, sizes = ".".join(re.sub(r"[^\w-]+", "_", part) for part in parts), [str(row.size_bytes) for row in rows]
+            name = ".".join(re.sub(r"[^\w-]+", "_", part) for part in parts)
+            sizes = [str(row.size_bytes) for row in rows]
             benchmarks[name] = _benchmark(name, rows[0], sizes, benchmarks.get(name))
             times = [row.time_s.p50 for row in rows if row.time_s]
-            found["results"][name] = [times, [sizes], benchmarks[name]["version"], started_ms]
-        _write_json(place / "machine.json", {**facts, "version": _API["machine.json"]})
-        _write_json(file, found)
+            content["results"][name] = [times, [sizes], benchmarks[name]["version"], started_ms]
+        _write_json(machine_folder / "machine.json", {**facts, "version": _API["machine.json"]})
+        _write_json(file, content)
         written.append(file)
     _write_json(folder / "benchmarks.json", {**benchmarks, "version": _API["benchmarks.json"]})
     return written
@@ -123,10 +125,11 @@ def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[
 
 def _benchmark(name: str, row: Row, sizes: Sequence[str], earlier: Any) -> dict[str, Any]:
     """Return the entry of benchmarks.json: the sizes are the parameter, with those of earlier runs."""
-    known = list_of(dict_of(earlier).get("params"), list)
-    every = sorted({*sizes, *(size for size in (known[0] if known else []) if str(size).isdecimal())}, key=int)
+    earlier_params = list_of(dict_of(earlier).get("params"), list) or [[]]
+    earlier_sizes = [size for size in earlier_params[0] if str(size).isdecimal()]
+    all_sizes = sorted({*sizes, *earlier_sizes}, key=int)
     return {
-        "name": name, "type": "time", "unit": "seconds", "param_names": ["bytes"], "params": [every], "code": series_name(row),
+        "name": name, "type": "time", "unit": "seconds", "param_names": ["bytes"], "params": [all_sizes], "code": series_name(row),
         "version": sha256(name.encode()).hexdigest(), "timeout": 60.0, "number": 0, "repeat": 0, "warmup_time": 0.0, "sample_time": 0.0,
         "rounds": 1, "min_run_count": 1,
     }  # fmt: skip
@@ -135,23 +138,24 @@ def _benchmark(name: str, row: Row, sizes: Sequence[str], earlier: Any) -> dict[
 def _machine(table: Launches) -> dict[str, Any]:
     """Return what machine.json has: a name that is a file name, and what is known of the hosts."""
     info = table.runs[0].info
-    hosts, about = list_of(info.get("hosts"), str), dict_of(info.get("host"))
-    name = "unknown" if not hosts else hosts[0] if len(hosts) == 1 else f"{hosts[0]}-and-{len(hosts) - 1}-more"
-    facts = {"arch": "machine", "cpu": "cpu_model", "os": "system", "num_cpu": "cpus_online", "ram": ""}
-    texts = {key: short(str(about.get(source, ""))) for key, source in facts.items()}
+    hosts = list_of(info.get("hosts"), str) or ["unknown"]
+    host_facts = dict_of(info.get("host"))
+    name = hosts[0] if len(hosts) == 1 else f"{hosts[0]}-and-{len(hosts) - 1}-more"
+    keys = {"arch": "machine", "cpu": "cpu_model", "os": "system", "num_cpu": "cpus_online", "ram": ""}
+    texts = {key: short(str(host_facts.get(source, ""))) for key, source in keys.items()}
     return {"machine": re.sub(r"[^\w.-]+", "_", name)[:100].lstrip(".") or "unknown", **texts}
 
 
 def _existing(file: Path) -> dict[str, Any]:
     """Return the content of a file of asv; {} if it is missing. Raises UsageError for another content."""
     try:
-        found = parse_json(read_file(file, _LARGEST_ASV)) if file.exists() else {}
+        content = parse_json(read_file(file, _LARGEST_ASV)) if file.exists() else {}
     except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or "not JSON"
-        raise UsageError(f"--asv: {file} cannot be read ({why}): choose another folder") from error
-    if not isinstance(found, dict):
+        reason = getattr(error, "strerror", None) or "not JSON"
+        raise UsageError(f"--asv: {file} cannot be read ({reason}): choose another folder") from error
+    if not isinstance(content, dict):
         raise UsageError(f"--asv: {file} is not a file of asv: choose another folder")
-    return found
+    return content
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:
@@ -160,9 +164,6 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
     except OSError as error:
         raise UsageError(f"--asv {file.parent} cannot be written ({error.strerror or error}): choose another folder") from error
     write_whole(file, json.dumps(value, indent=1) + "\n", "--asv")
-
-
-# TensorBoard: a scalar series for each figure of a case, over the runs.
 
 
 def write_tensorboard(tables: Sequence[Launches], folder: Path) -> int:
@@ -193,12 +194,12 @@ def _scalars(tables: Sequence[Launches]) -> Iterator[tuple[str, float, float]]:
         if at_s is None:
             continue
         for row in table.rows:
-            if times := comparable_times(row):
-                busbw = row.busbw_bytes_per_s / 1e9 if row.busbw_bytes_per_s and row.ranks > 1 else None
-                figures = {
-                    "time in µs": 1e6 * times.p50,
-                    "busbw in GB/s": busbw,
-                    "percent of expected": row.comparison and row.comparison.percent,
-                }
-                name = case_name(row)
-                yield from ((f"{name}/{what}", value, at_s) for what, value in figures.items() if value is not None)
+            times = comparable_times(row)
+            if times is None:
+                continue
+            figures = {
+                "time in µs": 1e6 * times.p50,
+                "busbw in GB/s": row.busbw_bytes_per_s / 1e9 if row.busbw_bytes_per_s and row.ranks > 1 else None,
+                "percent of expected": row.comparison and row.comparison.percent,
+            }
+            yield from ((f"{case_name(row)}/{figure}", value, at_s) for figure, value in figures.items() if value is not None)

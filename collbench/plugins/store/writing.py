@@ -52,9 +52,11 @@ from collbench.plugins.store.schema import (
 from collbench.results.row import CaseKey
 from collbench.untrusted import parse_json
 
-ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
-_OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
-
+ADDED = "added"
+UPDATED = "updated"
+UNCHANGED = "unchanged"
+MISSING = "missing"
+_TABLES_OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
 _NUMBERS = {table: select(table.c[1], table.c[0]).where(among(table.c[1])) for table in (CASES, REMARKS, CEILINGS, DOCUMENTS, NODES)}
 
 
@@ -72,19 +74,20 @@ class Writer:
         """
         table = VERDICTS if is_verdict(path) else RUNS
         query = select(table.c.fingerprint, table.c.missing, table.c[0]).where(table.c.path == stored_path(path))
-        held = self.database.rows(query)
-        if held and held[0].fingerprint == fingerprint_of(path) and not held[0].missing:
+        stored = self.database.rows(query)
+        if stored and stored[0].fingerprint == fingerprint_of(path) and not stored[0].missing:
             if table is RUNS and labels:
                 with self._undone_together():
-                    self._label(held[0].run_id, labels)
+                    self._label(stored[0].run_id, labels)
             return UNCHANGED, ()
         record = read_verdict_file(path) if is_verdict(path) else read_folder(path)
+        change = UPDATED if stored else ADDED
         with self._undone_together():
             if isinstance(record, RunRecord):
                 self._put_run(record, labels)
-            else:
-                self._put_verdict(record)
-        return UPDATED if held else ADDED, record.warnings if isinstance(record, RunRecord) else ()
+                return change, record.warnings
+            self._put_verdict(record)
+            return change, ()
 
     @contextmanager
     def _undone_together(self) -> Iterator[None]:
@@ -98,7 +101,7 @@ class Writer:
 
     def _put_run(self, record: RunRecord, labels: Sequence[str]) -> None:
         run_id = self._put_head(RUNS, record.columns)
-        for table in _OF_RUN:
+        for table in _TABLES_OF_RUN:
             self.database.rows(table.delete().where(table.c.run_id == run_id))
         documents = self._documents([text for text in record.info.values() if not is_small(text)] + list(record.facts.values()))
         small = {name: parse_json(text) for name, text in record.info.items() if is_small(text)}
@@ -106,14 +109,14 @@ class Writer:
         facts = {kind: documents[text] for kind, text in record.facts.items()}
         self.database.rows(RUNS.update().where(RUNS.c.run_id == run_id).values(info=_json([small, large]), facts=_json(facts)))
         self._put_results(record, run_id)
-        names = {*record.nodes, *(host for _, _, host in record.parts)}
+        names = set(record.nodes).union(host for _, _, host in record.parts)
         nodes = self._numbers_of(NODES, names, _node)
         self._insert(RUN_NODES, [{"run_id": run_id, "node_id": nodes[name]} for name in record.nodes])
         if record.hunt:
             self._insert(HUNTS, [{"run_id": run_id, **record.hunt}])
         for table in (SUSPECTS, NODE_PAIRS, TELEMETRY):
-            of_table = [(columns, host) for part_table, columns, host in record.parts if part_table is table]
-            self._insert(table, [{"run_id": run_id, "node_id": nodes[host], **columns} for columns, host in of_table])
+            parts = [(columns, host) for part_table, columns, host in record.parts if part_table is table]
+            self._insert(table, [{"run_id": run_id, "node_id": nodes[host], **columns} for columns, host in parts])
         self._label(run_id, labels)
 
     def _put_results(self, record: RunRecord, run_id: int) -> None:
@@ -206,9 +209,6 @@ def _ceiling(text: str) -> dict[str, Any]:
     return {"content": text, **{name: ceiling.get(name) for name in ("kind", "model", "limited_by", "source")}}
 
 
-# Several runs, and a folder of runs.
-
-
 class Changes(msgspec.Struct):
     """What was done: the paths by ADDED, UPDATED, UNCHANGED and MISSING; sentences on what could not be read, and warnings."""
 
@@ -216,9 +216,9 @@ class Changes(msgspec.Struct):
     refused: list[str] = msgspec.field(default_factory=list)
     warnings: list[str] = msgspec.field(default_factory=list)
 
-    def count(self, what: str) -> int:
+    def count(self, change: str) -> int:
         """Return the number of paths."""
-        return len(self.paths.get(what, ()))
+        return len(self.paths.get(change, ()))
 
 
 def find_all(paths: Sequence[Path]) -> list[Path]:
@@ -226,29 +226,29 @@ def find_all(paths: Sequence[Path]) -> list[Path]:
 
     Raises UsageError for a path without any.
     """
-    found: list[Path] = []
+    all_paths: list[Path] = []
     for path in paths:
-        there = [path] if is_verdict(path) and path.is_file() else list(find(path))
-        if not there:
-            why = "does not exist" if not path.exists() else "has neither runs nor a verdict.json"
-            raise UsageError(f"{path} {why}: name run folders, folders that hold them, or what `collbench gate --out` wrote")
-        found += there
-    return list(dict.fromkeys(found))
+        paths_below = [path] if is_verdict(path) and path.is_file() else list(find(path))
+        if not paths_below:
+            problem = "does not exist" if not path.exists() else "has neither runs nor a verdict.json"
+            raise UsageError(f"{path} {problem}: name run folders, folders that hold them, or what `collbench gate --out` wrote")
+        all_paths += paths_below
+    return list(dict.fromkeys(all_paths))
 
 
-def add_all(writer: Writer, found: Iterable[Path], labels: Sequence[str] = (), is_known: Callable[[Path], bool] | None = None) -> Changes:
+def add_all(writer: Writer, paths: Iterable[Path], labels: Sequence[str] = (), is_known: Callable[[Path], bool] | None = None) -> Changes:
     """Add the run folders and verdicts that `find_all` found, each alone; those that cannot be read are left out.
 
     `is_known` may return whether a path is unchanged. Raises UsageError if the store fails; what was added before stays.
     """
     changes = Changes()
-    for path in found:
+    for path in paths:
         try:
-            what, warnings = (UNCHANGED, ()) if is_known and is_known(path) else writer.add(path, labels)
+            change, warnings = (UNCHANGED, ()) if is_known and is_known(path) else writer.add(path, labels)
         except UnreadableRun as error:
             changes.refused.append(str(error))
             continue
-        changes.paths.setdefault(what, []).append(str(path))
+        changes.paths.setdefault(change, []).append(str(path))
         changes.warnings += warnings
     return changes
 
@@ -267,19 +267,19 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
     """
     check_folders(folders)
     database = writer.database
-    tops = [f"{stored_path(folder).rstrip('/')}/" for folder in folders]
-    held: dict[str, tuple[str, bool, Table]] = {}
+    prefixes = tuple(f"{stored_path(folder).rstrip('/')}/" for folder in folders)
+    stored: dict[str, tuple[str, bool, Table]] = {}
     for table in (RUNS, VERDICTS):
         for path, fingerprint, missing in database.rows(select(table.c.path, table.c.fingerprint, table.c.missing)):
-            if f"{path}/".startswith(tuple(tops)):
-                held[path] = fingerprint, bool(missing), table
+            if f"{path}/".startswith(prefixes):
+                stored[path] = fingerprint, bool(missing), table
 
     def is_known(path: Path) -> bool:
-        fingerprint, missing, _ = held.get(stored_path(path), ("", True, RUNS))
+        fingerprint, missing, _ = stored.get(stored_path(path), ("", True, RUNS))
         return not missing and not labels and fingerprint == fingerprint_of(path)
 
     changes = add_all(writer, dict.fromkeys(path for folder in folders for path in find(folder)), labels, is_known)
-    for path, (_, missing, table) in sorted(held.items()):
+    for path, (_, missing, table) in sorted(stored.items()):
         if not missing and fingerprint_of(Path(path)) is None:
             database.rows(table.update().where(table.c.path == path).values(missing=1))
             changes.paths.setdefault(MISSING, []).append(path)
@@ -288,7 +288,7 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
 
 def removable(database: Database, before_s: float | None, missing: bool) -> list[tuple[str, int, str]]:
     """Return (table, number, path) of the runs and verdicts that are older than a moment, or gone with `missing`; the oldest first."""
-    gone: list[tuple[float, str, int, str]] = []
+    removables: list[tuple[float, str, int, str]] = []
     for table, moment in ((RUNS, RUNS.c.started_s), (VERDICTS, VERDICTS.c.judged_s)):
         moment_s = func.coalesce(moment, table.c.added_s)
         conditions: list[ColumnElement[bool]] = []
@@ -297,18 +297,21 @@ def removable(database: Database, before_s: float | None, missing: bool) -> list
         if missing:
             conditions.append(table.c.missing == 1)
         records = database.rows(select(moment_s, table.c[0], table.c.path).where(or_(false(), *conditions)))
-        gone += [(at_s or 0.0, table.name, number, path) for at_s, number, path in records]
-    return [(name, number, path) for _, name, number, path in sorted(gone)]
+        removables += [(began_s or 0.0, table.name, number, path) for began_s, number, path in records]
+    return [(name, number, path) for _, name, number, path in sorted(removables)]
 
 
-def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
-    """Remove these runs and verdicts, all or none, and the documents that no other has. Their folders are not touched."""
+def remove(database: Database, records: Sequence[tuple[str, int, str]]) -> None:
+    """Remove these runs and verdicts, all or none, and the documents that no other has. Their folders are not touched.
+
+    records: as `removable` returns them.
+    """
     with database.transaction():
         database.exclude("writers")
-        for whole, tables in ((RUNS, (*_OF_RUN, LABELS, RUNS)), (VERDICTS, (VERDICT_GROUPS, VERDICTS))):
-            numbers = [{"removed": number} for name, number, _ in found if name == whole.name]
+        for head, tables in ((RUNS, (*_TABLES_OF_RUN, LABELS, RUNS)), (VERDICTS, (VERDICT_GROUPS, VERDICTS))):
+            numbers = [{"removed": number} for name, number, _ in records if name == head.name]
             for table in tables:
-                database.run_for_each(table.delete().where(table.c[whole.c[0].name] == bindparam("removed")), numbers)
+                database.run_for_each(table.delete().where(table.c[head.c[0].name] == bindparam("removed")), numbers)
         used = {number for (number,) in database.rows(select(VERDICTS.c.document_id))}
         for info, facts in database.stream(select(RUNS.c.info, RUNS.c.facts).where(RUNS.c.info.is_not(None))):
             used |= {*parse_json(info)[1].values(), *parse_json(facts).values()}

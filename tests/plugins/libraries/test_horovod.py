@@ -15,7 +15,7 @@ from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, RedopUnsupported
 from collbench.plugins.libraries import horovod
 from collbench.plugins.libraries import horovod as horovod_start
-from collbench.plugins.libraries.horovod import STEPS, HorovodBackend, obstacle, of_user, unsupported
+from collbench.plugins.libraries.horovod import STEPS, HorovodBackend, horovod_settings, obstacle, unsupported
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch
@@ -70,11 +70,11 @@ def test_a_build_for_another_torch_or_for_none_and_a_missing_package_are_named(m
 @pytest.mark.parametrize("cycle", ["fast", "-1", "nan", "inf", ""])
 def test_a_cycle_that_horovod_would_take_for_none_is_refused(cycle):
     with pytest.raises(UsageError, match=r"^HOROVOD_CYCLE_TIME is '.*milliseconds"):
-        of_user({"HOROVOD_CYCLE_TIME": cycle})
+        horovod_settings({"HOROVOD_CYCLE_TIME": cycle})
 
 
 def test_settings_of_the_user_are_kept_and_only_broadcast_has_a_root():
-    assert of_user({"HOROVOD_CYCLE_TIME": "0.1", "HOROVOD_CACHE_CAPACITY": "0", "HOME": "/"}) == {
+    assert horovod_settings({"HOROVOD_CYCLE_TIME": "0.1", "HOROVOD_CACHE_CAPACITY": "0", "HOME": "/"}) == {
         "horovod_cache_capacity": "0",
         "horovod_cycle_time": "0.1",
     }

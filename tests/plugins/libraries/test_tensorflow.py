@@ -186,6 +186,7 @@ def test_its_parameter_servers_add_up_gradients_exactly_and_hold_shards(tmp_path
     assert (row.na, row.checked, row.wrong, row.evidence["parameter_server"]) == (None, 1, 0, "tf.distribute.Server")
     assert row.n > 0 and row.moved_bytes == 2 * 2 * 4_000_000  # in from two workers, and out to them
     assert row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
+    (tmp_path / "second").mkdir()
     row = trained(tmp_path / "second", "--ranks", "4", "--bucket", "1M", "--update", "sharded", "--dtype", "bfloat16")
     assert (row.na, row.checked, row.wrong, row.dtype) == (None, 1, 0, "bfloat16")
     assert row.moved_bytes == 2 * 2 * 1_000_000  # of each server: half of the model from and to each of two workers

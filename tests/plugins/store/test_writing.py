@@ -67,6 +67,12 @@ def test_runs_pairs_and_verdicts_have_records_for_suspects_hosts_and_groups(name
     assert rows(name, "SELECT count(*), count(factor) FROM verdict_groups")[0][0] > 0
 
 
+def test_a_verdict_with_a_blank_in_its_name_is_found_unchanged(name: str, tmp_path: Path) -> None:
+    path = Path(shutil.copy(VERDICT, tmp_path / "last night.json"))
+    added(name, path)
+    assert added(name, path).paths == {UNCHANGED: [str(path)]}
+
+
 def test_labels_are_added_and_several_names_of_a_path_are_one_run(name: str, tmp_path: Path) -> None:
     folder = night(tmp_path, 1)
     added(name, folder, labels=["nightly"])

@@ -27,6 +27,7 @@ from collbench.operations.operation import Operation, Reason, Steps, out_of_plac
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.traffic import elements, elements_by_rank
 from collbench.operations.unsupported import DtypeUnsupported, PersistentUnsupported, RedopUnsupported
+from collbench.plugins.libraries.common import user_settings
 from collbench.plugins.libraries.oneccl.library import (
     DATATYPES,
     OPERATIONS,
@@ -41,7 +42,10 @@ from collbench.reason import Fact
 if TYPE_CHECKING:
     from collbench.control.world import World
 
-_TRANSPORT, _OFFLOAD, _WORKERS, _LOG_LEVEL = "CCL_ATL_TRANSPORT", "CCL_WORKER_OFFLOAD", "CCL_WORKER_COUNT", "CCL_LOG_LEVEL"
+_TRANSPORT = "CCL_ATL_TRANSPORT"
+_OFFLOAD = "CCL_WORKER_OFFLOAD"
+_WORKERS = "CCL_WORKER_COUNT"
+_LOG_LEVEL = "CCL_LOG_LEVEL"
 _TRANSPORTS = ("ofi", "mpi")
 _INTEL_MPI = "Intel(R) MPI Library 2021"  # as MPI.Get_library_version() begins
 _LATER = 2  # the library's own timeout, as a multiple of the watchdog's: only the watchdog can name the missing ranks
@@ -53,37 +57,41 @@ class OneCclBinding(NativeBinding, MessageSteps):
     integer = ctypes.c_int64
 
     def __init__(self, library: OneCcl, buffers: AnyBuffers, group: Group, slot: int, cached: str | None = None) -> None:
-        place, case = buffers.places[0], buffers.case
-        super().__init__(library.shim, case, place.rank, group.n, place.count)
-        width, name = case.dtype.size, case.dtype.name
-        self._oneccl, self._group, self._cached = library, group, cached
-        self._type = DATATYPES[name if buffers.operation.reduces else SAME_WIDTH[width]]
-        self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
+        place = buffers.places[0]
+        dtype = buffers.case.dtype
+        super().__init__(library.shim, buffers.case, place.rank, group.n, place.count)
+        self._oneccl = library
+        self._group = group
+        self._cached = cached
+        self._type = DATATYPES[dtype.name if buffers.operation.reduces else SAME_WIDTH[dtype.size]]
+        self.send = Address(buffers.send_at(0, slot), dtype.size)
+        self.recv = Address(buffers.recv_at(0, slot), dtype.size)
         self.scratch = Address(self.room(8), 1)
         self._requests: list[int] = []
         self._posted: list[int] = []
 
-    def call(self, name: str, **given: Any) -> NativeCall:  # type: ignore[override]
-        """Return the call that starts the operation ("allreduce") and waits for it. given: as of `request`."""
-        return self._native("call", name, self.request(name, **given))
+    def call(self, name: str, **options: Any) -> NativeCall:  # type: ignore[override]
+        """Return the call that starts the operation ("allreduce") and waits for it. options: as of `request`."""
+        return self._native("call", name, self.request(name, **options))
 
-    def start(self, name: str, **given: Any) -> NativeCall:
+    def start(self, name: str, **options: Any) -> NativeCall:
         """Return the call that starts the operation; `finish` waits for it."""
-        return self._post(name, self.request(name, **given))
+        return self._post(name, self.request(name, **options))
 
     def message(self, kind: str, rank: int, part: Address, count: int, signal: bool = False) -> NativeCall:
         """Return the call of a message, or one that starts it, for which `waitall` waits."""
         name = "send" if kind in ("send", "post_send") else "recv"
         send, recv = (part, None) if name == "send" else (None, part)
-        made = self.request(name, send=send, recv=recv, count=count, peer=self.peer(rank), signal=signal)
-        return self._post(name, made) if kind.startswith("post") else self._native("call", name, made)
+        request = self.request(name, send=send, recv=recv, count=count, peer=self.peer(rank), signal=signal)
+        return self._post(name, request) if kind.startswith("post") else self._native("call", name, request)
 
     def begin(self) -> None:
         """Return None: messages begin when they are posted."""
 
     def waitall(self) -> NativeCall:
         """Return the call that waits for everything started since the last one."""
-        posted, self._posted = self._posted, []
+        posted = self._posted
+        self._posted = []
         return self._native("wait", "event.wait", int(self.array(posted)), len(posted))
 
     finish = waitall
@@ -94,29 +102,28 @@ class OneCclBinding(NativeBinding, MessageSteps):
 
     def free(self) -> None:
         """Free the requests, which must be complete."""
-        requests, self._requests = self._requests, []
-        for request in requests:
-            self._oneccl.free("request", request)
+        while self._requests:
+            self._oneccl.free("request", self._requests.pop(0))
 
     def _post(self, name: str, request: int) -> NativeCall:
         self._posted.append(request)
         return self._native("start", name, request)
 
-    def _native(self, kind: str, name: str, *words: int) -> NativeCall:
-        return NativeCall(f"ccl::{name}", self._oneccl.pointer(kind), words)
+    def _native(self, kind: str, name: str, *arguments: int) -> NativeCall:
+        return NativeCall(f"ccl::{name}", self._oneccl.pointer(kind), arguments)
 
     def request(
         self, name: str, *, send: Address | None = None, recv: Address | None = None, count: int = 0, peer: int = 0,
         sent: Sequence[int] = (), received: Sequence[int] = (), signal: bool = False,
     ) -> int:  # fmt: skip
         """Return the handle of a request. peer: the root's rank, or the other rank of a message; signal: count is in bytes."""
-        made = Arguments(operation=OPERATIONS[name], rank=peer, count=count, ranks=self.n, communicator=self._group.handle)
-        made.type = DATATYPES["int8"] if signal else self._type
-        made.reduction = REDOPS[self.case.redop] if self.case.redop else 0
-        made.send, made.receive = (None if part is None else int(part) for part in (send, recv))
-        made.sent, made.received = (int(self.array(counts)) if counts else None for counts in (sent, received))
-        made.cached = self._cached.encode() if self._cached else None
-        self._requests.append(self._oneccl.request(made))
+        arguments = Arguments(operation=OPERATIONS[name], rank=peer, count=count, ranks=self.n, communicator=self._group.handle)
+        arguments.type = DATATYPES["int8"] if signal else self._type
+        arguments.reduction = REDOPS[self.case.redop] if self.case.redop else 0
+        arguments.send, arguments.receive = (None if part is None else int(part) for part in (send, recv))
+        arguments.sent, arguments.received = (int(self.array(counts)) if counts else None for counts in (sent, received))
+        arguments.cached = self._cached.encode() if self._cached else None
+        self._requests.append(self._oneccl.request(arguments))
         return self._requests[-1]
 
 
@@ -168,22 +175,24 @@ class OneCclBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether oneCCL loads, and its C functions are compiled or can be. It is not started."""
         try:
-            found = check_usable()
+            oneccl = check_usable()
         except LibraryUnusable as error:
             return Unavailable.because(error.obstacle)
         transport = os.environ.get(_TRANSPORT, _TRANSPORTS[0])
         if transport not in _TRANSPORTS:
             remedy = f"unset {_TRANSPORT}, or set it to {' or '.join(_TRANSPORTS)}"
             return Unavailable.because(Misconfigured(_TRANSPORT, f"is '{transport}', which oneCCL does not have", remedy))
-        return Available(f"oneCCL ({found.about}), over {'libfabric' if transport == 'ofi' else 'Intel MPI'}")
+        return Available(f"oneCCL ({oneccl.about}), over {'libfabric' if transport == 'ofi' else 'Intel MPI'}")
 
     def open(self, world: World, settings: Settings) -> None:
         """Compile the C functions if need be, and start the library. Raises UsageError, RunFailed."""
         if native_library() is None:
             raise UsageError("backend 'oneccl' needs the native loop: install a C compiler, then collbench again")
-        if os.environ.get(_TRANSPORT) == "mpi" and (mismatch := mpi_mismatch(_INTEL_MPI, world.info, os.environ)):
+        mismatch = mpi_mismatch(_INTEL_MPI, world.info, os.environ) if os.environ.get(_TRANSPORT) == "mpi" else None
+        if mismatch:
             raise UsageError(f"{_TRANSPORT}=mpi, but {mismatch}")
-        self._world, self.rank, self.ranks = world, world.rank, world.size
+        self._world = world
+        self.rank, self.ranks = world.rank, world.size
         self._communicators: dict[tuple[int, ...], int | None] = {}  # None: this rank is outside
         self._stores: list[ctypes.c_void_p] = []
         self._prepared: Counter[tuple[int, ...]] = Counter()  # persistent operations, which need names of their own
@@ -229,15 +238,16 @@ class OneCclBackend(HostBackend):
         if key in self._communicators:
             return self._communicators[key]
         self._communicators[key] = None
-        own, address = None, b""
+        store = None
+        address = b""
         if self.rank == 0:
-            address, own = self._oneccl.open_store()
-            self._stores.append(own)
-        known = self._world.broadcast(address.hex(), "opening oneCCL: the address of the store")
+            address, store = self._oneccl.open_store()
+            self._stores.append(store)
+        address_of_rank_0 = self._world.broadcast(address.hex(), "opening oneCCL: the address of the store")
         if self.rank not in key:
             return None
-        store = own or self._oneccl.join_store(bytes.fromhex(known))
-        if own is None:
+        if store is None:
+            store = self._oneccl.join_store(bytes.fromhex(address_of_rank_0))
             self._stores.append(store)
         with stdout_elsewhere(at_stderr=True):  # Intel MPI warns there about settings that oneCCL makes
             self._communicators[key] = self._oneccl.communicator(len(key), key.index(self.rank), store)
@@ -280,8 +290,8 @@ class OneCclBackend(HostBackend):
 
     def versions(self) -> Mapping[str, str]:
         """Return oneCCL's version and its settings. Which provider and algorithm it chose is unknown: it has no query."""
-        own = {name.lower(): value for name, value in sorted(os.environ.items()) if name.startswith(("CCL_", "FI_", "I_MPI_"))}
-        return {"oneccl": self._oneccl.version, "ccl_worker_offload": "1", "ccl_worker_count": "1"} | own
+        versions = {"oneccl": self._oneccl.version, "ccl_worker_offload": "1", "ccl_worker_count": "1"}
+        return versions | user_settings("CCL_", "FI_", "I_MPI_")
 
     def close(self) -> None:
         """Free the communicators, then the stores, on all ranks together."""

@@ -98,8 +98,8 @@ class Installation(msgspec.Struct, frozen=True):
 def installation(env: Mapping[str, str] = os.environ) -> Installation:
     """Return the oneCCL in COLLBENCH_ONECCL or CCL_ROOT, else that of the wheel. Raises LibraryUnusable."""
     for variable in (CHOSEN, ROOT_VARIABLE):
-        if folder := env.get(variable):
-            return Installation(Path(folder), f"the oneCCL of {variable}")
+        if env.get(variable):
+            return Installation(Path(env[variable]), f"the oneCCL of {variable}")
     try:
         wheel = distribution(WHEEL)
     except PackageNotFoundError:
@@ -110,15 +110,15 @@ def installation(env: Mapping[str, str] = os.environ) -> Installation:
     raise LibraryUnusable(DoesNotLoad(f"{WHEEL} {wheel.version}", f"it has no {NAME}", INSTALL))
 
 
-def load_ccl(found: Installation) -> ctypes.CDLL:
+def load_ccl(oneccl: Installation) -> ctypes.CDLL:
     """Return oneCCL's library. Raises LibraryUnusable."""
     try:
-        return _loaded(str(found.library))
+        return _loaded(str(oneccl.library))
     except OSError as error:
-        if not found.library.exists():
+        if not oneccl.library.exists():
             remedy = f"set {CHOSEN} to a folder with lib/{NAME} and include/{_HEADER}"
-            raise LibraryUnusable(LibraryNotFound("oneCCL", f"{found.library} is missing", remedy)) from error
-        raise LibraryUnusable(DoesNotLoad(found.about, str(error), INSTALL)) from error
+            raise LibraryUnusable(LibraryNotFound("oneCCL", f"{oneccl.library} is missing", remedy)) from error
+        raise LibraryUnusable(DoesNotLoad(oneccl.about, str(error), INSTALL)) from error
 
 
 @cache
@@ -128,39 +128,39 @@ def _loaded(path: str) -> ctypes.CDLL:
 
 def check_usable(env: Mapping[str, str] = os.environ) -> Installation:
     """Return the oneCCL to use: it loads, and the C functions are compiled or can be. Raises LibraryUnusable."""
-    found = installation(env)
-    load_ccl(found)
-    if not (found.headers / _HEADER).is_file():
-        raise LibraryUnusable(NotInstalled("oneccl-cpu-devel", INSTALL, found.about))
-    if stored(_key(found), ".so") is None and _compiler(env) is None:
+    oneccl = installation(env)
+    load_ccl(oneccl)
+    if not (oneccl.headers / _HEADER).is_file():
+        raise LibraryUnusable(NotInstalled("oneccl-cpu-devel", INSTALL, oneccl.about))
+    if stored(_key(oneccl), ".so") is None and _compiler(env) is None:
         raise LibraryUnusable(NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL"))
-    return found
+    return oneccl
 
 
 def _compiler(env: Mapping[str, str]) -> str | None:
     return shutil.which(env.get("CXX") or "c++", path=env.get("PATH"))
 
 
-def _key(found: Installation) -> str:
+def _key(oneccl: Installation) -> str:
     """Return a name from all inputs of the C functions. Releases differ in their config.h."""
-    config = found.headers / "oneapi/ccl/config.h"
-    parts = (_SHIM.read_bytes(), config.read_bytes() if config.exists() else b"", repr(_OPTIONS).encode(), str(found.library).encode())
+    config = oneccl.headers / "oneapi/ccl/config.h"
+    parts = (_SHIM.read_bytes(), config.read_bytes() if config.exists() else b"", repr(_OPTIONS).encode(), str(oneccl.library).encode())
     return f"oneccl-{platform.machine()}-{key_of(*parts)}"
 
 
-def _compile(found: Installation, env: Mapping[str, str]) -> bytes:
+def _compile(oneccl: Installation, env: Mapping[str, str]) -> bytes:
     """Return the shared object. Raises RunFailed with the compiler's first error."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "shim.so")
-        line = [_compiler(env) or "c++", *_OPTIONS, "-isystem", str(found.headers), str(_SHIM), str(found.library), "-o", str(target)]
+        command = [_compiler(env) or "c++", *_OPTIONS, "-isystem", str(oneccl.headers), str(_SHIM), str(oneccl.library), "-o", str(target)]
+        failure = f"{command[0]} does not compile collbench's interface to {oneccl.about}"
         try:
-            done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_COMPILE_S, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_COMPILE_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise RunFailed(f"{line[0]} does not compile collbench's interface to {found.about}: {error}") from error
+            raise RunFailed(f"{failure}: {error}") from error
         if done.returncode:
-            lines = done.stderr.splitlines()
-            first = next((line for line in lines if "error" in line), lines[0] if lines else f"exit code {done.returncode}")
-            raise RunFailed(f"{line[0]} does not compile collbench's interface to {found.about}: {first}")
+            lines = done.stderr.splitlines() or [f"exit code {done.returncode}"]
+            raise RunFailed(f"{failure}: {next((line for line in lines if 'error' in line), lines[0])}")
         return target.read_bytes()
 
 
@@ -200,7 +200,8 @@ class OneCcl:
 
     def open_store(self) -> tuple[bytes, c_void_p]:
         """Return the address and the handle of a new key-value store, which this process serves. Raises RunFailed."""
-        address, store = ctypes.create_string_buffer(_ADDRESS_BYTES), c_void_p()
+        address = ctypes.create_string_buffer(_ADDRESS_BYTES)
+        store = c_void_p()
         self._check(self.shim.collbench_oneccl_open_store(address, byref(store)), "create_main_kvs")
         return address.raw, store
 
@@ -212,15 +213,15 @@ class OneCcl:
 
     def communicator(self, ranks: int, rank: int, store: c_void_p) -> int:
         """Return the handle of a communicator, which all of its ranks make together. Raises RunFailed."""
-        made = c_void_p()
-        self._check(self.shim.collbench_oneccl_make_communicator(ranks, rank, store, byref(made)), "create_communicator")
-        return made.value or 0
+        handle = c_void_p()
+        self._check(self.shim.collbench_oneccl_make_communicator(ranks, rank, store, byref(handle)), "create_communicator")
+        return handle.value or 0
 
     def request(self, arguments: Arguments) -> int:
         """Return the handle of a request. Raises RunFailed."""
-        made = c_void_p()
-        self._check(self.shim.collbench_oneccl_make_request(byref(arguments), byref(made)), "create_operation_attr")
-        return made.value or 0
+        handle = c_void_p()
+        self._check(self.shim.collbench_oneccl_make_request(byref(arguments), byref(handle)), "create_operation_attr")
+        return handle.value or 0
 
     def free(self, kind: str, handle: int | c_void_p) -> None:
         """Free a "request", a "communicator" or, with "store", close a store."""

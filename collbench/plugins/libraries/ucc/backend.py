@@ -8,7 +8,6 @@ are made from that context, without further messages of collbench.
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from collbench.operations.operation import Operation, Reason, Steps, in_place_on
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.traffic import elements, elements_by_rank
 from collbench.operations.unsupported import DtypeUnsupported, RedopUnsupported
+from collbench.plugins.libraries.common import user_settings
 from collbench.plugins.libraries.ucc import library as ucc
 from collbench.plugins.libraries.ucc.choice import ChoiceLog
 from collbench.plugins.libraries.ucc.library import check, check_layers, load_ucc
@@ -34,8 +34,6 @@ from collbench.reason import Fact
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-
-# The binding: one request per buffer slot, with its arguments.
 
 Even = tuple[Address, int]  # a buffer and its number of elements
 Uneven = tuple[Address, Sequence[int]]  # a buffer and the elements of each rank's part
@@ -47,12 +45,14 @@ class UccBinding(NativeBinding):
     integer = ctypes.c_int64
 
     def __init__(self, library: ctypes.CDLL, functions: ucc.RequestFunctions, buffers: AnyBuffers, group: Group, slot: int) -> None:
-        place, case = buffers.places[0], buffers.case
-        super().__init__(library, case, place.rank, group.n, place.count)
-        width, type_name = case.dtype.size, case.dtype.name
-        self._functions, self._team = functions, group.handle
-        self._type = ucc.DATATYPES[type_name if buffers.operation.reduces else ucc.SAME_WIDTH[width]]
-        self.send, self.recv = Address(buffers.send_at(0, slot), width), Address(buffers.recv_at(0, slot), width)
+        place = buffers.places[0]
+        dtype = buffers.case.dtype
+        super().__init__(library, buffers.case, place.rank, group.n, place.count)
+        self._functions = functions
+        self._team = group.handle
+        self._type = ucc.DATATYPES[dtype.name if buffers.operation.reduces else ucc.SAME_WIDTH[dtype.size]]
+        self.send = Address(buffers.send_at(0, slot), dtype.size)
+        self.recv = Address(buffers.recv_at(0, slot), dtype.size)
         self.request = self.room(8)
 
     def call(self, name: str, *, src: Even | Uneven | None = None, dst: Even | Uneven | None = None) -> NativeCall:  # type: ignore[override]
@@ -70,45 +70,48 @@ class UccBinding(NativeBinding):
         """Return the call that waits for the started request and frees it."""
         return self._native("finish", "request", self.request)
 
-    def _native(self, kind: str, name: str, *words: int) -> NativeCall:
-        return NativeCall(f"ucc {name}", address(f"collbench_request_{kind}"), (ctypes.addressof(self._functions), *words))
+    def _native(self, kind: str, name: str, *arguments: int) -> NativeCall:
+        return NativeCall(f"ucc {name}", address(f"collbench_request_{kind}"), (ctypes.addressof(self._functions), *arguments))
 
     def _arguments(self, name: str, src: Even | Uneven | None, dst: Even | Uneven | None, flags: int = 0) -> int:
         """Return the address of a ucc_coll_args_t, which lives as long as the program."""
-        made = ucc.CollectiveArguments(mask=ucc.FLAGS, coll_type=ucc.COLLECTIVES[name], root=self.root)
-        made.flags = flags | ucc.COUNT_64 | ucc.DISPLACEMENTS_64 | (ucc.IN_PLACE if self.case.in_place and name != "BCAST" else 0)
-        made.op = ucc.REDOPS[self.case.redop] if self.case.redop else 0
-        for part, wanted in ((made.src, src), (made.dst, dst)):
-            if wanted:
-                self._fill(part, *wanted)
-        self.keep.append(made)
-        return ctypes.addressof(made)
+        arguments = ucc.CollectiveArguments(mask=ucc.FLAGS, coll_type=ucc.COLLECTIVES[name], root=self.root)
+        arguments.flags = flags | ucc.COUNT_64 | ucc.DISPLACEMENTS_64
+        if self.case.in_place and name != "BCAST":
+            arguments.flags |= ucc.IN_PLACE
+        arguments.op = ucc.REDOPS[self.case.redop] if self.case.redop else 0
+        if src:
+            self._fill(arguments.src, *src)
+        if dst:
+            self._fill(arguments.dst, *dst)
+        self.keep.append(arguments)
+        return ctypes.addressof(arguments)
 
-    def _fill(self, part: ucc.Info, buffer: Address, count: int | Sequence[int]) -> None:
+    def _fill(self, info: ucc.Info, buffer: Address, count: int | Sequence[int]) -> None:
         if isinstance(count, int):
-            part.info = ucc.BufferInfo(int(buffer), count, self._type, ucc.HOST)
+            info.info = ucc.BufferInfo(int(buffer), count, self._type, ucc.HOST)
             return
         starts = list(accumulate(count, initial=0))[:-1]
-        part.info_v = ucc.BufferInfoV(int(buffer), int(self.array(count)[:]), int(self.array(starts)[:]), self._type, ucc.HOST)
+        info.info_v = ucc.BufferInfoV(int(buffer), int(self.array(count)[:]), int(self.array(starts)[:]), self._type, ucc.HOST)
 
 
 class PersistentUccBinding(UccBinding):
     """The binding for requests that are made once. Its calls start one and wait for it."""
 
-    made = False
+    is_made = False
 
     def call(self, name: str, *, src: Even | Uneven | None = None, dst: Even | Uneven | None = None) -> NativeCall:  # type: ignore[override]
         """Make a request, and return the call that starts it and waits for it. Raises RunFailed."""
         arguments = self._arguments(name, src, dst, ucc.PERSISTENT)
         function = self.library.ucc_collective_init
         check(self.library, function(*map(ctypes.c_void_p, (arguments, self.request, self._team))), "ucc_collective_init")
-        self.made = True
+        self.is_made = True
         return self._native("run", name, self.request)
 
     def free(self) -> None:
         """Free the request, which must be complete."""
-        if self.made:
-            self.made = False
+        if self.is_made:
+            self.is_made = False
             self.library.ucc_collective_finalize(ctypes.c_void_p.from_address(self.request))
 
 
@@ -120,7 +123,7 @@ def _parts(x: UccBinding) -> tuple[int, ...]:
     return elements_by_rank(x.case.traffic, x.n, x.count)
 
 
-def _own(x: UccBinding) -> int:
+def _part(x: UccBinding) -> int:
     return _parts(x)[x.rank]
 
 
@@ -152,14 +155,12 @@ STEPS: Mapping[str, Steps] = {
     "reducescatter": _reducescatter,
     "alltoall": out_of_place_only(lambda x: [x.call("ALLTOALL", src=(x.send, x.n * x.count), dst=(x.recv, x.n * x.count))]),
     "alltoallv": _alltoallv,
-    "allgatherv": lambda x: [x.call("ALLGATHERV", src=(x.send, _own(x)), dst=(x.recv, _parts(x)))],
-    "gatherv": lambda x: [x.call("GATHERV", src=(x.send, _own(x)), dst=_at_root(x, (x.recv, _parts(x))))],
-    "scatterv": lambda x: [x.call("SCATTERV", src=_at_root(x, (x.send, _parts(x))), dst=(x.recv, _own(x)))],
+    "allgatherv": lambda x: [x.call("ALLGATHERV", src=(x.send, _part(x)), dst=(x.recv, _parts(x)))],
+    "gatherv": lambda x: [x.call("GATHERV", src=(x.send, _part(x)), dst=_at_root(x, (x.recv, _parts(x))))],
+    "scatterv": lambda x: [x.call("SCATTERV", src=_at_root(x, (x.send, _parts(x))), dst=(x.recv, _part(x)))],
     "reducescatterv": _reducescatterv,
     "barrier": lambda x: [x.call(_BARRIER)],
 }
-
-
 _BARRIER = "BARRIER"
 
 
@@ -192,21 +193,25 @@ class UccBackend(HostBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether a supported UCC can be loaded, with its layers. It is not initialized in this process."""
         try:
-            check_layers(found := load_ucc())
+            library = load_ucc()
+            check_layers(library)
         except LibraryUnusable as error:
             return Unavailable.because(error.obstacle)
-        return Available(f"UCC {found.ucc_get_version_string().decode()}")
+        return Available(f"UCC {library.ucc_get_version_string().decode()}")
 
     def open(self, world: World, settings: Settings) -> None:
         """Initialize UCC, and make a context of all ranks. Raises UsageError, RunFailed."""
         if native_library() is None:
             raise UsageError("backend 'ucc' needs the native loop: install a C compiler, then collbench again")
-        self._ucc, self._timeout_s = load_ucc(), settings.timeout_s
+        self._ucc = load_ucc()
+        self._timeout_s = settings.timeout_s
         self.rank, self.ranks = world.rank, world.size
         self.explain = lambda code: str(self._ucc.ucc_status_string(ctypes.c_int(code)).decode())
         self._teams: dict[tuple[int, ...], int] = {}
-        self._library, self._context = ctypes.c_void_p(), ctypes.c_void_p()
-        self._log, self._bound = ChoiceLog(), list[dict[str, Any]]()
+        self._library = ctypes.c_void_p()
+        self._context = ctypes.c_void_p()
+        self._log = ChoiceLog()
+        self._bound: list[dict[str, Any]] = []
         with self._log.start(self._ucc):
             self._initialize()
         self._meet(ContextMeeting(world))
@@ -217,20 +222,20 @@ class UccBackend(HostBackend):
     def _initialize(self) -> None:
         config = ctypes.c_void_p()
         check(self._ucc, self._ucc.ucc_lib_config_read(None, None, ctypes.byref(config)), "ucc_lib_config_read")
-        wanted = ucc.LibraryParameters(mask=1, thread_mode=ucc.THREAD_SINGLE)
-        made = self._ucc.ucc_init_version(*ucc.API, ctypes.byref(wanted), config, ctypes.byref(self._library))
+        parameters = ucc.LibraryParameters(mask=1, thread_mode=ucc.THREAD_SINGLE)
+        code = self._ucc.ucc_init_version(*ucc.API, ctypes.byref(parameters), config, ctypes.byref(self._library))
         self._ucc.ucc_lib_config_release(config)
-        check(self._ucc, made, "ucc_init")
+        check(self._ucc, code, "ucc_init")
 
     def _meet(self, meeting: ContextMeeting) -> None:
         config = ctypes.c_void_p()
         check(self._ucc, self._ucc.ucc_context_config_read(self._library, None, ctypes.byref(config)), "ucc_context_config_read")
-        wanted = ucc.ContextParameters(mask=ucc.CONTEXT_OOB, oob=meeting.functions)
-        made = self._ucc.ucc_context_create(self._library, ctypes.byref(wanted), config, ctypes.byref(self._context))
+        parameters = ucc.ContextParameters(mask=ucc.CONTEXT_OOB, oob=meeting.functions)
+        code = self._ucc.ucc_context_create(self._library, ctypes.byref(parameters), config, ctypes.byref(self._context))
         self._ucc.ucc_context_config_release(config)
         if meeting.error:
             raise meeting.error
-        check(self._ucc, made, "ucc_context_create")
+        check(self._ucc, code, "ucc_context_create")
         self._meeting = meeting  # UCC may call it again until the context is destroyed
 
     def communicator(self, ranks: Sequence[int]) -> int | None:
@@ -243,29 +248,30 @@ class UccBackend(HostBackend):
 
     def _team(self, ranks: tuple[int, ...]) -> int:
         numbers = (ctypes.c_uint64 * len(ranks))(*ranks)
-        wanted = ucc.TeamParameters(mask=ucc.TEAM_EP | ucc.TEAM_RANGE | ucc.TEAM_MAP, ep=ranks.index(self.rank))
-        wanted.ep_map = ucc.EndpointMap(ucc.BY_ARRAY, len(ranks), ctypes.addressof(numbers), 8)
+        parameters = ucc.TeamParameters(mask=ucc.TEAM_EP | ucc.TEAM_RANGE | ucc.TEAM_MAP, ep=ranks.index(self.rank))
+        parameters.ep_map = ucc.EndpointMap(ucc.BY_ARRAY, len(ranks), ctypes.addressof(numbers), 8)
         self._numbers = [*getattr(self, "_numbers", []), numbers]  # teams refer to it
         team = ctypes.c_void_p()
-        made = self._ucc.ucc_team_create_post(ctypes.byref(self._context), 1, ctypes.byref(wanted), ctypes.byref(team))
-        check(self._ucc, made, "ucc_team_create_post")
+        code = self._ucc.ucc_team_create_post(ctypes.byref(self._context), 1, ctypes.byref(parameters), ctypes.byref(team))
+        check(self._ucc, code, "ucc_team_create_post")
         self._finish(lambda: self._ucc.ucc_team_create_test(team), f"making a team of {len(ranks)} ranks")
         return team.value or 0
 
-    def _finish(self, test: Any, what: str) -> None:
+    def _finish(self, test: Any, action: str) -> None:
         """Test until it is done. Raises RunFailed for an error, or at the deadline."""
         end = time.monotonic() + self._timeout_s
         while (code := test()) == ucc.IN_PROGRESS:
             check(self._ucc, self._ucc.ucc_context_progress(self._context), "ucc_context_progress")
             if time.monotonic() > end:
-                raise RunFailed(f"UCC did not end {what} within {self._timeout_s:g} s: some ranks did not take part")
-        check(self._ucc, code, what)
+                raise RunFailed(f"UCC did not end {action} within {self._timeout_s:g} s: some ranks did not take part")
+        check(self._ucc, code, action)
 
     def sync(self, group: Group) -> Program:
         """Return a program with UCC's barrier on the group, as ucc_perftest uses it. Its ranks poll: one that sleeps would be late."""
-        arguments, request = ucc.CollectiveArguments(coll_type=ucc.COLLECTIVES[_BARRIER]), ctypes.c_void_p()
-        words = (ctypes.addressof(self._functions), ctypes.addressof(arguments), ctypes.addressof(request), group.handle)
-        call = NativeCall(f"ucc {_BARRIER}", address("collbench_request_call"), words)
+        arguments = ucc.CollectiveArguments(coll_type=ucc.COLLECTIVES[_BARRIER])
+        request = ctypes.c_void_p()
+        addresses = (ctypes.addressof(self._functions), ctypes.addressof(arguments), ctypes.addressof(request))
+        call = NativeCall(f"ucc {_BARRIER}", address("collbench_request_call"), (*addresses, group.handle))
         return Program(((call,),), keep=(arguments, request), explain=self.explain)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> UccBinding:
@@ -299,7 +305,7 @@ class UccBackend(HostBackend):
         """Yield a list around untimed calls of a case, which has UCC's choices at its end. Persistent requests were made before."""
         with self._log.witness() as choices:
             yield choices
-        choices[:] = [each for each in choices if each["collective"] != _BARRIER.lower()]  # those of `sync`
+        choices[:] = [choice for choice in choices if choice["collective"] != _BARRIER.lower()]  # those of `sync`
         if case.call == "persistent":
             choices += self._bound
 
@@ -313,9 +319,11 @@ class UccBackend(HostBackend):
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of UCC and of the UCX below it, and all UCC_* and UCX_* settings."""
-        own = {name.lower(): value for name, value in sorted(os.environ.items()) if name.startswith(("UCC_", "UCX_"))}
-        below = {"ucx": found} if (found := ucc.ucx_version()) else {}
-        return {"ucc": self._ucc.ucc_get_version_string().decode()} | below | own
+        versions = {"ucc": self._ucc.ucc_get_version_string().decode()}
+        ucx_version = ucc.ucx_version()
+        if ucx_version:
+            versions["ucx"] = ucx_version
+        return versions | user_settings("UCC_", "UCX_")
 
     def close(self) -> None:
         """Destroy the teams and the context, on all ranks together."""

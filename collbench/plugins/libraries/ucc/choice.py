@@ -22,8 +22,6 @@ import msgspec
 
 from collbench.units import parse_size
 
-# What the log says: typed values from its lines. A line that looks otherwise is skipped.
-
 _HEAD = re.compile(r"COLL_SCORE_MAP \(team_id (\d{1,6}), size (\d{1,9})\)")
 _COLLECTIVE = re.compile(r"\sINFO\s+(\w{1,32}):\s*$")
 _HOST = re.compile(r"\sINFO\s+Host: (\{.{1,4000})$")
@@ -53,33 +51,37 @@ class AlgorithmTable(msgspec.Struct, frozen=True):
 
     def of(self, collective: str, n_bytes: int, layer: str) -> str | None:
         """Return the algorithm for this size, if the table's layer is the one that took the request; else None."""
-        for each in self.ranges.get(collective, ()):
-            if each.first <= n_bytes and (each.last is None or n_bytes <= each.last):
-                return each.algorithm if each.layer == layer else None
+        for sizes in self.ranges.get(collective, ()):
+            if sizes.first <= n_bytes and (sizes.last is None or n_bytes <= sizes.last):
+                return sizes.algorithm if sizes.layer == layer else None
         return None
 
 
 def read_tables(lines: Iterable[str]) -> dict[int, AlgorithmTable]:
     """Return the tables of a log, by the number of the team."""
-    found: dict[int, AlgorithmTable] = {}
+    tables: dict[int, AlgorithmTable] = {}
     table: AlgorithmTable | None = None
     collective = ""
     for line in lines:
         if head := _HEAD.search(line):
-            table = found[int(head[1])] = AlgorithmTable(int(head[2]))
-        elif named := _COLLECTIVE.search(line):
-            collective = named[1].lower()
+            table = AlgorithmTable(int(head[2]))
+            tables[int(head[1])] = table
+        elif title := _COLLECTIVE.search(line):
+            collective = title[1].lower()
         elif table and collective and (host := _HOST.search(line)):
             table.ranges[collective] = tuple(_ranges(host[1], collective))
-    return found
+    return tables
 
 
 def _ranges(text: str, collective: str) -> Iterator[SizeRange]:
     for first, last, layer, function in _RANGE.findall(text):
-        named = _NAME.fullmatch(function)
-        algorithm = named["algorithm"] if named and named["collective"] == collective else None
-        end = None if last == "inf" else parse_size(last) if last and last != "0" else 0
-        yield SizeRange(0 if first == "0" else parse_size(first), end if last else parse_size(first), layer, algorithm)
+        name = _NAME.fullmatch(function)
+        algorithm = name["algorithm"] if name and name["collective"] == collective else None
+        yield SizeRange(_bytes(first), None if last == "inf" else _bytes(last or first), layer, algorithm)
+
+
+def _bytes(text: str) -> int:
+    return 0 if text == "0" else parse_size(text)
 
 
 def read_choices(lines: Iterable[str], tables: dict[int, AlgorithmTable]) -> list[dict[str, Any]]:
@@ -88,17 +90,18 @@ def read_choices(lines: Iterable[str], tables: dict[int, AlgorithmTable]) -> lis
     composition   the layer that combines others ("CL_BASIC"); layers: those that move the data ("TL_UCP")
     algorithm     None where the log does not have its name
     """
-    found: list[dict[str, Any]] = []
-    for line in lines:
-        if made := _MADE.search(line):
-            collective, layers = made[1].lower(), made[4].split(", ")
-            table = tables.get(int(made[5]))
-            size = _bytes_of(collective, made[2], table.ranks) if table else None
-            algorithm = table.of(collective, size, layers[0]) if table and size is not None and len(layers) == 1 else None
-            choice = {"collective": collective, "composition": made[3], "layers": layers, "algorithm": algorithm}
-            if choice not in found:
-                found.append(choice)
-    return found
+    choices: list[dict[str, Any]] = []
+    for request in filter(None, map(_MADE.search, lines)):
+        name, buffers, composition, layer_names, team = request.groups()
+        collective = name.lower()
+        layers = layer_names.split(", ")
+        table = tables.get(int(team))
+        size = _bytes_of(collective, buffers, table.ranks) if table else None
+        algorithm = table.of(collective, size, layers[0]) if table and size is not None and len(layers) == 1 else None
+        choice = {"collective": collective, "composition": composition, "layers": layers, "algorithm": algorithm}
+        if choice not in choices:
+            choices.append(choice)
+    return choices
 
 
 def _bytes_of(collective: str, text: str, ranks: int) -> int | None:
@@ -109,14 +112,16 @@ def _bytes_of(collective: str, text: str, ranks: int) -> int | None:
     count, width = parts.get("dst") or parts["src"]
     if width is None:
         return None
-    per_rank = collective == "gather" and "dst" not in parts  # at a rank other than the root
-    return count * int(width[1]) // 8 * (2 if width[2] else 1) * (ranks if per_rank else 1)
+    element_bytes = int(width[1]) // 8 * (2 if width[2] else 1)
+    is_one_part = collective == "gather" and "dst" not in parts  # at a rank other than the root
+    return count * element_bytes * (ranks if is_one_part else 1)
 
 
-# The log itself.
-
-_OWN: Final = ("UCC_LOG_FILE", "UCC_LOG_LEVEL", "UCC_COLL_TRACE")  # if the user sets one, the log is the user's
-_INFO, _DEBUG, _MOST = 4, 5, 12  # UCC_LOG_LEVEL_*
+_USER_VARIABLES: Final = ("UCC_LOG_FILE", "UCC_LOG_LEVEL", "UCC_COLL_TRACE")  # if the user sets one, the log is the user's
+# UCC_LOG_LEVEL_*
+_INFO = 4
+_DEBUG = 5
+_MOST = 12
 
 
 class _Levels(ctypes.Structure):
@@ -131,11 +136,11 @@ class _Levels(ctypes.Structure):
     def of(cls, library: ctypes.CDLL) -> Self | None:
         """Return the levels of a started library; None where they are not at the place where 1.8.0 has them."""
         try:
-            found = cls.in_dll(library, "ucc_global_config")
+            levels = cls.in_dll(library, "ucc_global_config")
         except ValueError:
             return None
-        named = (found.log_name, found.trace_name) == (b"UCC", b"UCC_COLL")
-        return found if named and 0 <= found.log <= _MOST and 0 <= found.trace <= _MOST else None
+        has_names = levels.log_name == b"UCC" and levels.trace_name == b"UCC_COLL"
+        return levels if has_names and 0 <= levels.log <= _MOST and 0 <= levels.trace <= _MOST else None
 
 
 class ChoiceLog:
@@ -150,7 +155,7 @@ class ChoiceLog:
     @contextmanager
     def start(self, library: ctypes.CDLL) -> Iterator[None]:
         """Direct the log of the library, which starts in the block, to stderr; unless the user directs it, or it has started before."""
-        if any(name in os.environ for name in _OWN):
+        if any(name in os.environ for name in _USER_VARIABLES):
             yield
             return
         os.environ["UCC_LOG_FILE"] = f"/proc/self/fd/{self._memory}"

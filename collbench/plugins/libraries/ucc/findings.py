@@ -27,21 +27,21 @@ def unusable(hostname: str | None, error: LibraryUnusable, chosen: str | None) -
     """CB2811: a UCC is named or installed, but cannot be used."""
     if chosen or not isinstance(error.obstacle, LibraryNotFound):
         evidence = f"{CHOSEN}={chosen}" if chosen else "the libucc.so.1 that the loader finds"
-        what = f"backend ucc cannot be used on this host: {error.obstacle.cause()}"
-        yield Finding("CB2811", "warning", hostname, what, evidence, error.obstacle.remedy())
+        problem = f"backend ucc cannot be used on this host: {error.obstacle.cause()}"
+        yield Finding("CB2811", "warning", hostname, problem, evidence, error.obstacle.remedy())
 
 
 def no_rdma(hostname: str | None, modules: Path | None, root: Path) -> Iterator[Finding]:
     """CB2812: the UCX that UCC uses has no module for RDMA devices, and this host has active ones."""
-    found = sorted(file.name for file in modules.glob("libuct_*.so*")) if modules else []
-    if not found or any(name.startswith("libuct_ib") for name in found):
+    transports = sorted(file.name for file in modules.glob("libuct_*.so*")) if modules else []
+    if not transports or any(name.startswith("libuct_ib") for name in transports):
         return
     active = sorted({port.parents[2].name for port in root.glob("sys/class/infiniband/*/ports/*/state") if "ACTIVE" in _text(port)})
     if active:
-        what = f"the UCX that UCC uses cannot use {listed(active)}: it has no module for RDMA, and uses TCP"
+        problem = f"the UCX that UCC uses cannot use {listed(active)}: it has no module for RDMA, and uses TCP"
         evidence = f"{modules} has no libuct_ib.so; {', '.join(active)}: state ACTIVE in /sys/class/infiniband"
         remedy = f"use a UCX built with --with-verbs: load its module, add its folder to LD_LIBRARY_PATH, or set {CHOSEN} to another UCC"
-        yield Finding("CB2812", "warning", hostname, what, evidence, remedy)
+        yield Finding("CB2812", "warning", hostname, problem, evidence, remedy)
 
 
 def _text(file: Path) -> str:

@@ -47,16 +47,22 @@ SAME_WIDTH: Mapping[int, str] = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 REDOPS: Mapping[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "band": 7, "bor": 8, "bxor": 9, "avg": 12}
 HOST = 0  # UCC_MEMORY_TYPE_HOST
 THREAD_SINGLE = 0
-IN_PLACE, PERSISTENT, COUNT_64, DISPLACEMENTS_64 = 1, 2, 4, 8  # UCC_COLL_ARGS_FLAG_*
+# UCC_COLL_ARGS_FLAG_*
+IN_PLACE = 1
+PERSISTENT = 2
+COUNT_64 = 4
+DISPLACEMENTS_64 = 8
 FLAGS = 1  # UCC_COLL_ARGS_FIELD_FLAGS
 IN_PROGRESS = 1
 BY_ARRAY = 3  # UCC_EP_MAP_ARRAY
 CONTEXT_OOB = 1 << 2  # UCC_CONTEXT_PARAM_FIELD_OOB
-TEAM_EP, TEAM_RANGE, TEAM_MAP = 1 << 2, 1 << 4, 1 << 10  # UCC_TEAM_PARAM_FIELD_*
+# UCC_TEAM_PARAM_FIELD_*
+TEAM_EP = 1 << 2
+TEAM_RANGE = 1 << 4
+TEAM_MAP = 1 << 10
 
 
-# Structures that collbench fills. Those that it passes as a whole have the header's size.
-
+# Structures that collbench passes as a whole have the header's size.
 AllgatherFunction = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, POINTER(c_void_p))
 RequestFunction = CFUNCTYPE(c_int, c_void_p)
 
@@ -184,16 +190,17 @@ def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
     """Return the library in COLLBENCH_UCC, else the one that the loader finds. Raises LibraryUnusable."""
     path = env.get(CHOSEN) or _NAME
     try:
-        found = _loaded(path)
+        library = _loaded(path)
     except OSError as error:
-        found_it = "undefined symbol" in str(error)
-        raise LibraryUnusable(DoesNotLoad("UCC", str(error), _UCX) if found_it else LibraryNotFound("UCC", str(error), _INSTALL)) from error
-    if not hasattr(found, "ucc_init_version") or not hasattr(found, "ucc_get_version_string"):
+        if "undefined symbol" in str(error):
+            raise LibraryUnusable(DoesNotLoad("UCC", str(error), _UCX)) from error
+        raise LibraryUnusable(LibraryNotFound("UCC", str(error), _INSTALL)) from error
+    if not hasattr(library, "ucc_init_version") or not hasattr(library, "ucc_get_version_string"):
         raise LibraryUnusable(WrongBuild(CHOSEN, path, "is not UCC", _INSTALL))
-    found.ucc_status_string.restype = found.ucc_get_version_string.restype = c_char_p
-    if version(found)[0] != _MAJOR:
-        raise LibraryUnusable(UnknownVersion("UCC", ".".join(map(str, version(found))), f"{_MAJOR}.x", _INSTALL))
-    return found
+    library.ucc_status_string.restype = library.ucc_get_version_string.restype = c_char_p
+    if version(library)[0] != _MAJOR:
+        raise LibraryUnusable(UnknownVersion("UCC", ".".join(map(str, version(library))), f"{_MAJOR}.x", _INSTALL))
+    return library
 
 
 # Loads UCC, starts it, and loads the files named after it, in a process of its own: UCC's layers crash where UCC has not started.
@@ -213,19 +220,20 @@ def check_layers(library: ctypes.CDLL) -> None:
 
     UCC leaves out layers that do not load, and then has no collectives. A check that takes too long finds nothing.
     """
-    file, about = file_of(library), ".".join(map(str, version(library)))
+    file = file_of(library)
     if file is None:
         return
+    about = ".".join(map(str, version(library)))
     layers = {name: file.parent / f"ucc/libucc_{name}.so" for name in _LAYERS}
     for name, layer in layers.items():
         if not layer.exists():
             raise LibraryUnusable(WrongBuild("UCC", about, f"lacks its layer {name} ({layer} is missing), which needs UCX", _INSTALL))
-    line = [sys.executable, "-P", "-S", "-c", _LOAD, str(file), *map(str, layers.values())]
+    command = [sys.executable, "-P", "-S", "-c", _LOAD, str(file), *map(str, layers.values())]
     with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False)
         if done.returncode:
-            why = done.stderr.strip().splitlines() or [f"a process that loads it ends with code {done.returncode}"]
-            raise LibraryUnusable(DoesNotLoad(f"UCC {about}", why[-1][:300], _UCX))
+            lines = done.stderr.strip().splitlines() or [f"a process that loads it ends with code {done.returncode}"]
+            raise LibraryUnusable(DoesNotLoad(f"UCC {about}", lines[-1][:300], _UCX))
 
 
 class _Symbol(ctypes.Structure):
@@ -236,9 +244,9 @@ class _Symbol(ctypes.Structure):
 
 def file_of(library: ctypes.CDLL, function: str = "ucc_init_version") -> Path | None:
     """Return the file of the loaded library that has the function; None if the loader does not know it."""
-    found = _Symbol()
-    named = ctypes.CDLL(None).dladdr(ctypes.cast(getattr(library, function), c_void_p), ctypes.byref(found))
-    return Path(os.fsdecode(found.file)) if named and found.file else None
+    symbol = _Symbol()
+    is_known = ctypes.CDLL(None).dladdr(ctypes.cast(getattr(library, function), c_void_p), ctypes.byref(symbol))
+    return Path(os.fsdecode(symbol.file)) if is_known and symbol.file else None
 
 
 def ucx_modules() -> Path | None:
