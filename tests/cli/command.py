@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,11 @@ def running(folder: Path) -> list[int]:
         except OSError:
             continue  # it has ended meanwhile
     return found
+
+
+def of_any_rank(text: str) -> str:
+    """Return errors without the rank that was the first to report them: where every rank fails, any of them may be."""
+    return re.sub(r"\brank \d+ \([^()]*pid \d+\): ", "", text)
 
 
 def one_sentence(done: Finished) -> str:
