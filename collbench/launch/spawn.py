@@ -360,6 +360,8 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     recorded = _recorded(folder)
     if code == FINE or any(recorded) or len(recorded) == ranks:
         return _outcome(code, recorded, ranks)
+    if supervisor.is_output_closed:  # mpiexec passes on the output of the ranks, so it has ended, and the ranks with it
+        return code
     family = mpiexec_family(Path(command[0]))
     meaning = exit_meaning(code, family, next(iter(supervisor.ends), ""))
     hint = shortage_behind(possible_signal(code, family))

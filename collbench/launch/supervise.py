@@ -111,6 +111,7 @@ class Supervisor:
         self.failed_elsewhere = failed_elsewhere
         self.first_failure: int | None = None
         self.signal: int | None = None
+        self.is_output_closed = False  # whether the reader of the output (`| head`) has ended, and so a child by SIGPIPE
         self.ends: list[str] = []
         self._watched: dict[int, str] = {}  # by pidfd
         self._deadline: float | None = None
@@ -191,7 +192,9 @@ class Supervisor:
         os.close(key.fd)
         if code == 0 or self.signal is not None or self._stage > 0:
             return
-        if code < 0 and code != -signal.SIGPIPE:  # SIGPIPE: the reader of the output (`| head`) has ended
+        if code == -signal.SIGPIPE:
+            self.is_output_closed = True
+        elif code < 0:
             hint = shortage_behind(-code)
             killed = f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})"
             report_error(f"{killed}; {hint}" if hint else killed)
