@@ -71,8 +71,13 @@ class TimeAxis(msgspec.Struct, frozen=True):
         return f"{self.at(place):.4g} {self.unit[1]}" if self.timed else f"case {round(place + 0.5)}"
 
 
+_DECADES = 30  # of the largest value to the smallest: an axis of more has a label for each power of ten alone
+
+
 def _draw_panel(axes: Axes, axis: TimeAxis, title: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
     """Draw lines of (place, value) with their colors by index; logarithmic if the values are far apart."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     for index, (name, points) in enumerate(lines):
         look = {"color": PAGE.of_series(index), "linestyle": DASHES[index % len(DASHES)], "label": printable(name)}
         axes.plot([axis.at(place) for place, _ in points], [value for _, value in points], gid=f"line {index}", **look)
@@ -82,6 +87,9 @@ def _draw_panel(axes: Axes, axis: TimeAxis, title: str, lines: Sequence[tuple[st
     if low > 0 and high > _FAR * low:
         axes.set_yscale("log")
         axes.set_ylim(0.8 * low, 1.6 * high)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _DECADES * low else (1,)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # by default it would be TeX, which only matplotlib draws
+        axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, 1.1 * high or 1.0)
     axes.set_title(title)

@@ -82,6 +82,13 @@ def test_a_page_has_only_the_scripts_that_its_charts_need(run: str, parts: set[s
     assert ("Leon Sorokin" in text) == ("var uPlot" in text) == ("sizes" in parts)
 
 
+@pytest.mark.parametrize("run", ["cpu-sweep", "first-run", "two-hosts"])
+def test_no_label_of_a_picture_is_source_text(run: str, tmp_path: Path) -> None:
+    text = page.html(Material([read_run(REPORTS / run)], tmp_path / "page.html"))
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+    assert labels and not [label for label in labels if re.search(r"[$\\{}]", label)]
+
+
 def test_every_section_occurs_once(tmp_path: Path) -> None:
     runs = [read_run(store(tmp_path / name, [make_row(size_bytes=size) for size in (1 << 10, 1 << 20)])) for name in ("a", "b")]
     text = page.html(Material(runs, tmp_path / "page.html"))
