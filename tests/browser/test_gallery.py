@@ -65,7 +65,7 @@ COLLIDING = """() => [...document.querySelectorAll("figure svg")].flatMap((svg) 
   const wide = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left); // how far both go together; below 0 the gap
   const high = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
   return texts.flatMap(([one, a], index) => texts.slice(index + 1)
-    .filter(([, b]) => wide(a, b) > -1 && high(a, b) > 0.5 * Math.min(a.height, b.height)) // a box is higher than its letters
+    .filter(([, b]) => wide(a, b) > -1 && high(a, b) > 0.6 * Math.min(a.height, b.height)) // boxes are higher than letters
     .map(([other]) => `${svg.closest("figure").id}: ${one} | ${other}`));
 })"""
 NAMELESS = """() => [...document.querySelectorAll("main > section, .plot, .scroll, table, figure svg")].filter((each) => {
