@@ -45,6 +45,13 @@ function eachChart(kind, make) {
   }
 }
 
+// Return a rate as Python writes it: three digits.
+function rateText(rate) {
+  if (rate >= 100) return rate.toFixed(0);
+  if (rate >= 1e-4) return rate.toPrecision(3);
+  return rate >= 0.000005 ? rate.toFixed(5) : "<0.00001";
+}
+
 // Return where a drawing (SVG or canvas) is in the window, and how many pixels of the window one of its units has.
 function within(picture) {
   const box = picture.getBoundingClientRect();

@@ -38,13 +38,6 @@ function sizeText(bytes) {
   return `${+(bytes / 1024 ** unit).toPrecision(4)} ${UNITS[unit]}`;
 }
 
-// Return a rate as Python writes it: three digits.
-function rateText(rate) {
-  if (rate >= 100) return rate.toFixed(0);
-  if (rate >= 1e-4) return rate.toPrecision(3);
-  return rate >= 0.000005 ? rate.toFixed(5) : "<0.00001";
-}
-
 // Return a time in microseconds with a unit of its size: "2 µs", "50 ms".
 function spanText(time) {
   const [factor, unit] = [[1e6, "s"], [1e3, "ms"], [1, "µs"]].find(([least]) => time >= least * (1 - 1e-9)) ?? [1e-3, "ns"];
