@@ -79,3 +79,11 @@ def test_a_wheel_has_it(command: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(next((sources / "dist").glob("*.whl"))) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("/share/man/man1/collbench.1"))
         assert wheel.read(name).startswith(b".TH COLLBENCH 1 ")
+
+
+def test_it_needs_none_of_the_packages_that_a_build_does_not_have() -> None:
+    """pip builds a wheel in an environment with what `build-system.requires` names alone."""
+    blocked = "import runpy, sys; sys.modules.update(dict.fromkeys(('numpy', 'rich', 'psutil', 'zmq', 'ml_dtypes', 'jinja2')))"
+    line = [sys.executable, "-c", f"{blocked}; runpy.run_path(sys.argv[1], run_name='__main__')", str(ROOT / "tools/man_page")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(".TH ")

@@ -51,6 +51,7 @@ class Site:
     def is_of_version(self, name: str, version: str) -> None:
         (file,) = self.packages.glob(f"{name}-*.dist-info/METADATA")
         file.write_text(re.sub(r"^Version: .*$", f"Version: {version}", file.read_text(), count=1, flags=re.MULTILINE))
+        file.parent.rename(self.packages / f"{name}-{version}.dist-info")  # pip takes the version from this name
 
     def frozen(self, python: Path | None = None) -> set[str]:
         """Return the output of `pip freeze` of the site's Python, or of another one; without `collbench` and its address."""
@@ -75,8 +76,8 @@ def offline(wheels: Path) -> dict[str, str]:
 
 
 def needed() -> set[str]:
-    """What collbench[mpi] asks for, and what that asks for in turn; and what builds it."""
-    return building() | measuring("mpi")
+    """What an install of collbench[mpi] and of the extras that install.sh adds asks for, also indirectly; and what builds it."""
+    return building() | measuring("mpi") | measuring("completion") | measuring("store")
 
 
 def measuring(extra: str) -> set[str]:

@@ -10,7 +10,7 @@ PLUGIN = Plugin(
         "collbench.plugins.alternatives.page:equal_section": "against",
     },
     hooks={
-        "compare_options": "collbench.plugins.alternatives.command:add_options",
+        "compare_options": "collbench.plugins.alternatives.options:add_options",
         "compare": "collbench.plugins.alternatives.command:compare",
         "alternatives": "collbench.plugins.alternatives.page:comparison",
         "answer_remark": "collbench.plugins.alternatives.text:fastest_backend",

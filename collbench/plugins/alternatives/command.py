@@ -9,7 +9,6 @@ from pathlib import Path
 
 from collbench.analysis.compare import NothingInCommon, side_of
 from collbench.analysis.launches import Launches, check_once, runs_in, sentence
-from collbench.cli.parser import Parser
 from collbench.errors import FINE, UsageError
 from collbench.plugins.alternatives.analysis import alternatives
 from collbench.plugins.alternatives.text import lines
@@ -17,11 +16,6 @@ from collbench.report.compare import FORMATS, compare_runs
 from collbench.report.frame import printable
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, write_line
 from collbench.units import listed
-
-
-def add_options(parser: Parser) -> None:
-    """Add the further runs to `compare`."""
-    parser.add_argument("more", metavar="MORE", nargs="*", type=Path, default=[], help="further runs: all are compared as alternatives")
 
 
 def compare(arguments: argparse.Namespace, margin: float) -> int:
