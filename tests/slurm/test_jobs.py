@@ -100,7 +100,7 @@ class TestNightly:
     def test_without_a_baseline_it_keeps_the_history_alone(self, bed: SlurmBed, tmp_path: Path) -> None:
         job = sbatch(bed, tmp_path, "nightly.sbatch", tmp_path / "history", "", suite(tmp_path), 1)
         code, talk = ended(bed, job, tmp_path)
-        assert code == "0:0" and "1 allocation from" in talk and "judged" not in talk, talk
+        assert code == "0:0" and "1 allocation on" in talk and "judged" not in talk, talk
 
     def test_a_failed_launch_is_not_an_allocation(self, bed: SlurmBed, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("schema = 1\nsweep = 2\n")

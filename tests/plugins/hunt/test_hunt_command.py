@@ -133,7 +133,7 @@ def test_an_impossible_hunt_is_rejected_before_the_first_measurement(typed, valu
 @pytest.mark.long
 def test_groups_need_a_backend_that_reduces(tmp_path):
     said = one_sentence(run(tmp_path, "hunt", "--backend", "socket", "--ranks", "3", "--method", "groups"))
-    assert "--method groups " in said and "socket" in said and list(tmp_path.iterdir()) == []
+    assert "socket does not support allreduce" in said and list(tmp_path.iterdir()) == []
 
 
 def lines(path):
@@ -160,7 +160,7 @@ def test_a_killed_rank_ends_the_hunt_without_a_recommendation(typed, tmp_path):
     finally:
         running.kill()
     said = (tmp_path / "stderr").read_text()
-    assert re.search(r"^collbench: .*rank 2 \(.*(SIGKILL|ended unexpectedly)", said, re.MULTILINE), said
+    assert re.search(r"^collbench: .*rank 2 \(.*(SIGKILL|ended unexpectedly|ended first)", said, re.MULTILINE), said
     assert "Traceback" not in said
     assert not (tmp_path / "run" / "recommendation.json").exists()
     found = stored(tmp_path)

@@ -213,6 +213,7 @@ def test_it_prints_nothing_of_its_own_and_refuses_horovodrun(tmp_path):
     assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0]), done.stderr
     assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
     words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "8")
+    (tmp_path / "second").mkdir()
     done = collbench_of("horovod", tmp_path / "second", *words, env={"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"})
     assert done.returncode == 2 and "HOROVOD_RANK" in one_sentence(done) and "--ranks" in one_sentence(done)
 

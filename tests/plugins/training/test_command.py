@@ -99,6 +99,7 @@ def stored(folder):
     return rows
 
 
+@pytest.mark.system
 @pytest.mark.often("data-parallel-mpi")
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)

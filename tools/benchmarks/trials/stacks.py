@@ -169,6 +169,8 @@ def measure(target: Path, names: Sequence[str], launches: int, max_time_s: float
         error = _launch(name, folder, max_time_s)
         if refused := _refusals(folder):
             missing[name] = refused[0]
+        elif error and not (folder / "run.json").exists() and error.startswith(_REFUSED):
+            missing[name] = error.removeprefix(_REFUSED)
         elif error:
             failed.append(f"{name}, launch {number}: {error}")
             if number == 1:
@@ -177,6 +179,9 @@ def measure(target: Path, names: Sequence[str], launches: int, max_time_s: float
             _remove(folder)
     _note_missing(target, missing, names)
     return failed
+
+
+_REFUSED = "ended with code 2: collbench: "  # before anything was measured
 
 
 def _python(name: str) -> Path:
