@@ -109,9 +109,9 @@ def test_an_environment_is_made_once(machine: Machine) -> None:
     code, said, asked = machine.environment("torch", "mpich")
     assert code == 0, said
     assert asked[0] == "-P -m venv --clear .venv"
-    first, *beside = installed(asked[1:])
+    first, *installs = installed(asked[1:])
     assert first == "--require-hashes --only-binary :all: -r .venv/build.lock"
-    assert sorted(beside) == [
+    assert sorted(installs) == [
         "--no-deps --no-build-isolation -e .",
         "--require-hashes --no-build-isolation -r .venv/base+torch+mpich.lock",
     ]
@@ -121,13 +121,13 @@ def test_an_environment_is_made_once(machine: Machine) -> None:
 def test_where_pip_has_another_source_torch_alone_is_not_checked_by_its_hash(machine: Machine) -> None:
     (machine.folder / "more").touch()
     _, _, asked = machine.environment("torch")
-    beside = installed(asked[2:])
-    assert sorted(beside) == [
+    installs = installed(asked[2:])
+    assert sorted(installs) == [
         "--no-deps --no-build-isolation -e .",
         "--no-deps -c constraints.txt torch",
         "--require-hashes --no-build-isolation -r .venv/base+torch-cpu.lock",
     ]
-    assert beside.index("--no-deps -c constraints.txt torch") < beside.index("--no-deps --no-build-isolation -e .")
+    assert installs.index("--no-deps -c constraints.txt torch") < installs.index("--no-deps --no-build-isolation -e .")
 
 
 def locked(*extras: str) -> dict[str, list[str]]:

@@ -357,7 +357,7 @@ def is_stopped(pid: int) -> bool:
             return state == "T"
         tracer = int(_line_of(Path(f"/proc/{pid}/status"), "\n", "TracerPid:") or 0)
         examined_pid, _, before = _line_of(Path(f"/proc/{tracer}/environ"), "\0", f"{_EXAMINED}=").partition(" ")
-        if before and examined_pid == str(pid):  # the tracer is a tool of collbench, which was told the state before
+        if before and examined_pid == str(pid):  # the tracer is a tool of collbench, which has stored the state before
             return before == _STOPPED
         if _stat(tracer):
             return True

@@ -95,7 +95,7 @@ def _look(world: World, k: int, load: Load, platform: GpuPlatform) -> tuple[Nccl
     driven = tuple(gpus[index].bus_id for index in indices)
     alone = tuple(gpus[index].bus_id for index in indices if gpus[index].exclusive)
     place = ProcessPlace(world.me.host, visible, driven, alone, shares, host_id)
-    return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
+    return library, indices, {"place": asdict(place), "version": dotted(library.version), "rank": str(world.me), "path": library.path}
 
 
 def _versions_differ(all_ranks: Sequence[Mapping[str, Any]], library: str) -> str | None:
@@ -104,7 +104,7 @@ def _versions_differ(all_ranks: Sequence[Mapping[str, Any]], library: str) -> st
     for reply in all_ranks:
         if reply["version"] != first["version"]:
             return (
-                f"{first['who']} loads {library} {first['version']} ({first['path']}) and {reply['who']} {reply['version']} "
+                f"{first['rank']} loads {library} {first['version']} ({first['path']}) and {reply['rank']} {reply['version']} "
                 f"({reply['path']}): install the same one on all hosts, or set COLLBENCH_NCCL"
             )
     return None

@@ -50,7 +50,11 @@ def _tables(lines: Sequence[str]) -> list[TextTable]:
             continue
         provider = _PROVIDER.search(options) or _PROVIDER.search(line)
         size = _EXACT_SIZE.search(options)
-        command = {"program": program, "options": options, "provider": provider[1] if provider else "", "size": size[1] if size else ""}
+        command = {"program": program, "options": options, "provider": "", "size": ""}
+        if provider:
+            command["provider"] = provider[1]
+        if size:
+            command["size"] = size[1]
         commands.append((number, command))
     tables = [table for table in _LAYOUT.tables(lines) if table.is_begun]
     for table in tables:

@@ -276,7 +276,8 @@ def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
             program = name
             arguments = tuple(part[index + 1 :])
     processes = sum(count or 0 for count in counts) if program and None not in counts else 0
-    return _Command(None if several else program, processes if 0 < processes <= _MOST_PROCESSES else None, arguments, environment)
+    valid_processes = processes if 0 < processes <= _MOST_PROCESSES else None
+    return _Command(None if several else program, valid_processes, arguments, environment)
 
 
 def _parts(words: Sequence[str]) -> Iterator[list[str]]:

@@ -200,7 +200,8 @@ def _runs(matrix: _Matrix, user_input: UserInput, _contexts: Contexts) -> Iterat
             if is_time(time_s):
                 group = f"gpu {column}" if len(matrix.rows) == 1 else f"{label}-{column}"
                 pair_kind = replace(kind, also={"group": group})
-                rows.append(pair_kind.row(0 if is_latency else _SIZE, time_s, line=line, wrong=0 if verified else None))
+                wrong = 0 if verified else None
+                rows.append(pair_kind.row(0 if is_latency else _SIZE, time_s, line=line, wrong=wrong))
     missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)]
     missing += [NotInOutput(MissingItem.OPTIONS, assumed=_VERIFIES)] if verified else lacks(MissingItem.VERIFICATION)
     if not is_latency:
