@@ -165,10 +165,15 @@ def ask_rank_0(
 
 def _first_reply(sockets: Sequence[socket.socket], key: bytes, nonce: str, end: float) -> BuildReply | None:
     """Return the first reply to this nonce; None if none arrives in time."""
+    poll = select.poll()  # select() rejects descriptors above 1023
+    by_descriptor = {}
+    for udp_socket in sockets:
+        by_descriptor[udp_socket.fileno()] = udp_socket
+        poll.register(udp_socket, select.POLLIN)
     while time.monotonic() < end:
-        for ready in select.select(sockets, [], [], max(0.0, end - time.monotonic()))[0]:
+        for descriptor, _ in poll.poll(1000 * max(0.0, end - time.monotonic())):
             with suppress(OSError):
-                reply = _opened(ready.recv(_LONGEST_BYTES), key, BuildReply)
+                reply = _opened(by_descriptor[descriptor].recv(_LONGEST_BYTES), key, BuildReply)
                 if reply and reply.nonce == nonce:
                     return reply
     return None

@@ -1,10 +1,13 @@
 """Ranks that cannot join compare their builds over UDP; unauthenticated queries get no answer, and a replayed call changes nothing."""
 
 import json
+import os
+import resource
 import secrets
 import socket
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +61,19 @@ def test_a_taken_port_is_passed_over_and_one_that_the_launch_fixes_comes_first(h
     with BuildServer(fixed, OURS, lambda _: None):
         assert rank_1(fixed)
     assert rank_1(here, NOBODY_S) is None  # no answer comes where rank 0 is not
+
+
+def test_a_process_with_more_than_1024_open_files_gets_the_answer(here, calls):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2000:
+        pytest.skip(f"a process may open {hard} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.enter_context(Path(os.devnull).open())
+        assert rank_1(here).noted
+    assert len(calls) == 1
 
 
 def test_another_secret_gets_no_answer(here, calls):
