@@ -14,6 +14,9 @@ Exit code 1 means a negative verdict of the gate or the doctor; 130 and 143 mean
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 from collections.abc import Iterable
 from signal import SIGINT, Signals
 
@@ -95,6 +98,24 @@ class Interrupted(KeyboardInterrupt):
 def code_of_signal(number: int) -> int:
     """Return the exit code of a process that a signal asked to end."""
     return INTERRUPTED if number == SIGINT else TERMINATED
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an unexpected exception means that no memory is left, or follows one that does.
+
+    Libraries report it in other ways than Python: fork and mmap by OSError, torch by RuntimeError, a library that cannot be mapped by
+    ImportError. The latter means a mount without permission to execute, too, so it counts only if this process has a limit.
+    """
+    texts = [os.strerror(errno.ENOMEM)]
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        texts.append("failed to map segment from shared object")
+    link: BaseException | None = error
+    while link is not None and not isinstance(link, CollbenchError | Interrupted):
+        message = str(link)
+        if isinstance(link, MemoryError) or any(text in message for text in texts):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from collbench.cli.help import GROUPS, help_topics, topic_page
 from collbench.cli.options import OPTIONS, moves
 from collbench.cli.other_tools import command_named, respelled
 from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
-from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
+from collbench.errors import FAILED, CollbenchError, Interrupted, RunFailed, UsageError, is_out_of_memory
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 from collbench.plugin import BUILTIN, hooks_of, loaded_parts, plugins, record_files
@@ -127,6 +127,7 @@ _PLACES = {
 }  # fmt: skip
 _CORE = ("run", *_PLACES)  # and the operations
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_NO_MEMORY = "this process ran out of memory: use smaller sizes or files, or raise its limit (ulimit -v, or that of its job or container)"
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
 
@@ -296,6 +297,8 @@ def _code_of(error: BaseException) -> int:
         from collbench.launch.limits import out_of_files
 
         error = out_of_files(error) or error
+    if is_out_of_memory(error):
+        error = RunFailed(_NO_MEMORY)
     if not isinstance(error, CollbenchError | Interrupted):
         start.report_exception(error)
         return FAILED

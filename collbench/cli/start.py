@@ -38,7 +38,7 @@ def write_error(text: str) -> None:
     """Write lines to stderr, without control characters. If that fails, only the exit code reports the end."""
     try:
         from collbench.report.frame import printable
-    except OSError:  # a process that can open no file cannot import
+    except (ImportError, MemoryError, OSError):  # a process that can open no file, or has no memory left, cannot import
 
         def printable(text: str) -> str:
             return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -31,6 +31,7 @@ from collbench.errors import (
     RunFailed,
     UsageError,
     WaitExpired,
+    is_out_of_memory,
 )
 from collbench.launch.detect import LAUNCHER as KUBERNETES
 from collbench.launch.detect import is_hydra, left_over_variables
@@ -333,7 +334,7 @@ class World(Members):
 
         Takes at most 1.5 s if a rank does not reply, and some seconds more to examine that rank.
         """
-        if isinstance(error, MemoryError):
+        if is_out_of_memory(error):
             phase = self.watchdog.current_phase or BETWEEN
             error = RunFailed(f"{self.me} ran out of memory during {phase}: use smaller sizes or fewer ranks per host", rank=self.rank)
         code = getattr(error, "exit_code", FAILED)
