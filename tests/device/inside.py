@@ -31,7 +31,6 @@ from tests.helpers import carried_out, make_case
 
 PAIR = Group((0, 1), (0, 1))
 
-
 FAKE = "FAKE GPU (test double)"
 
 

@@ -1,7 +1,5 @@
 """Kernels are compiled once for an architecture, stored, and never loaded from a file with other content than its name declares."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -86,15 +86,12 @@ def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
     assert remedy in found.remedy()
 
 
-@pytest.mark.parametrize(
-    ("variable", "gpus", "why"),
-    [
-        ("", 2, unavailable.GpusHidden()), (" ", 2, unavailable.GpusHidden()), ("-1", 2, unavailable.GpusHidden()),
-        ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()), ("7", 0, unavailable.UnknownGpu("7", "7")),
-        ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")), ("0,0", 0, unavailable.GpuListedTwice("0,0")), ("0,1", 2, None),
-        ("1, -1, 0", 1, None), ("MIG-GPU-8932/1/2,MIG-2", 1, None), ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()), ("GPU-8932", 1, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("variable", "gpus", "why"), [
+    ("", 2, unavailable.GpusHidden()), (" ", 2, unavailable.GpusHidden()), ("-1", 2, unavailable.GpusHidden()),
+    ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()), ("7", 0, unavailable.UnknownGpu("7", "7")),
+    ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")), ("0,0", 0, unavailable.GpuListedTwice("0,0")), ("0,1", 2, None),
+    ("1, -1, 0", 1, None), ("MIG-GPU-8932/1/2,MIG-2", 1, None), ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()), ("GPU-8932", 1, None),
+])  # fmt: skip
 def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
     machine(gpus=gpus)
     assert gpu_obstacle({"CUDA_VISIBLE_DEVICES": variable}) == why

@@ -1,7 +1,5 @@
 """CB26xx: nodes of one job against one another."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -20,19 +18,16 @@ A100 = replace(SECOND, gpus=tuple(replace(gpu, model="A100-SXM4-80GB") for gpu i
 FAULTS = [
     ("CB2601", "severe", [SECOND, SHORT], "dgx03: 7 GPUs; dgx01 and dgx02: 8 GPUs"),
     ("CB2602", "severe", [SECOND, with_port(THIRD, "mlx5_4", state="down")], "dgx03: 7 RDMA ports up; dgx01 and dgx02: 8 RDMA ports up"),
-    ("CB2603", "warning", [SOFTWARE], "dgx02: 550.54.15; dgx01: 535.129.03"),
-    ("CB2604", "note", [SOFTWARE], "dgx02: 6.8.0; dgx01: "),
-    ("CB2605", "warning", [OLD], "; 28.35.0 on dgx02 mlx5_7"),
-    ("CB2606", "warning", [SMALL], "dgx02: MTU 2048; dgx01: MTU 4096"),
+    ("CB2603", "warning", [SOFTWARE], "dgx02: 550.54.15; dgx01: 535.129.03"), ("CB2604", "note", [SOFTWARE], "dgx02: 6.8.0; dgx01: "),
+    ("CB2605", "warning", [OLD], "; 28.35.0 on dgx02 mlx5_7"), ("CB2606", "warning", [SMALL], "dgx02: MTU 2048; dgx01: MTU 4096"),
     ("CB2607", "warning", [A100], "dgx02: A100-SXM4-80GB; dgx01: "),
-]
+]  # fmt: skip
 HEALTHY = {
     "equal nodes": [SECOND, THIRD],
-    "the driver and lspci name a model differently": [
-        replace(SECOND, gpus=tuple(replace(gpu, model=f"NVIDIA {gpu.model}") for gpu in SECOND.gpus))
-    ],
+    "the driver and lspci name a model differently": [replace(SECOND,
+        gpus=tuple(replace(gpu, model=f"NVIDIA {gpu.model}") for gpu in SECOND.gpus))],
     "nodes that do not show it": [Machine("dgx02"), with_system(THIRD, driver=None, kernel=None)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "severity", "others", "evidence"), FAULTS, ids=[code for code, *_ in FAULTS])

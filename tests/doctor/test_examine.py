@@ -1,7 +1,5 @@
 """Healthy machines get no finding, public captures get those that their notes expect, and every code has a page."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -46,21 +44,18 @@ def public(name: str) -> list[Machine]:
     return read_paths(sorted(captures.folder(machine).glob(file or "*")))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("gpud-xe9680-h100-lspci", []), ("ibv-devinfo-port-down", ["CB2202"]), ("gpud-h100-8ndr-sysfs", ["CB2222", "CB2204"]),
-        ("rtx5090x2-p2p-gns", ["CB2303"]), ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", ["CB2205"]), ("iblinkinfo-edr-on-hdr-switch", []),
-        ("a100-container-2of8-8nic", []), ("a100-pcie-bridge-pairs", []), ("a100x8-10nic-mangled-nps4", []),
-        ("amd-mi100-4-intel", ["CB2205", "CB2403", "CB2403"]), ("amd-mi100-8-4nic", ["CB2504"]), ("amd-mi100-8-collnet-4nic", []),
-        ("amd-mi250x-8mod-16gcd", []), ("amd-mi50-8-pcie-2nic", []), ("aws-p4d-24xl", ["CB2403"]), ("aws-p5-48xl-2023", ["CB2403"]),
-        ("azure-nc96ads-a100-v4/nccl-topo.xml", ["CB2403"]), ("azure-nd40rs-v2-v100", ["CB2501", "CB2403", "CB2504"]),
-        ("azure-nd96asr-v4-a100", ["CB2403"]), ("dgx-h100-12nic-tabs-mangled", ["CB2403"]), ("gpud-azure-a100-nvlink", []),
-        ("h100-4nic-alternate-partial", ["CB2403", "CB2501"]), ("h200-baremetal-first-gpu", []), ("hwloc-dgx2-xml", ["CB2403"]),
-        ("hwloc-fakepcilocalities", []), ("hwloc-power9-6gpu", []), ("oci-bm-gpu4-8-a100", ["CB2403"]), ("rtx-5gpu-mixed-2socket", []),
-        ("v100x8-oneflow-1edr", ["CB2501", "CB2502"]), ("juwels-booster-4xa100", []), ("amd-mi300x-8-intel", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "expected"), [
+    ("gpud-xe9680-h100-lspci", []), ("ibv-devinfo-port-down", ["CB2202"]), ("gpud-h100-8ndr-sysfs", ["CB2222", "CB2204"]),
+    ("rtx5090x2-p2p-gns", ["CB2303"]), ("hwloc-32em64t-2n8c-dax-nvme-mic-dimms", ["CB2205"]), ("iblinkinfo-edr-on-hdr-switch", []),
+    ("a100-container-2of8-8nic", []), ("a100-pcie-bridge-pairs", []), ("a100x8-10nic-mangled-nps4", []),
+    ("amd-mi100-4-intel", ["CB2205", "CB2403", "CB2403"]), ("amd-mi100-8-4nic", ["CB2504"]), ("amd-mi100-8-collnet-4nic", []),
+    ("amd-mi250x-8mod-16gcd", []), ("amd-mi50-8-pcie-2nic", []), ("aws-p4d-24xl", ["CB2403"]), ("aws-p5-48xl-2023", ["CB2403"]),
+    ("azure-nc96ads-a100-v4/nccl-topo.xml", ["CB2403"]), ("azure-nd40rs-v2-v100", ["CB2501", "CB2403", "CB2504"]),
+    ("azure-nd96asr-v4-a100", ["CB2403"]), ("dgx-h100-12nic-tabs-mangled", ["CB2403"]), ("gpud-azure-a100-nvlink", []),
+    ("h100-4nic-alternate-partial", ["CB2403", "CB2501"]), ("h200-baremetal-first-gpu", []), ("hwloc-dgx2-xml", ["CB2403"]),
+    ("hwloc-fakepcilocalities", []), ("hwloc-power9-6gpu", []), ("oci-bm-gpu4-8-a100", ["CB2403"]), ("rtx-5gpu-mixed-2socket", []),
+    ("v100x8-oneflow-1edr", ["CB2501", "CB2502"]), ("juwels-booster-4xa100", []), ("amd-mi300x-8-intel", []),
+])  # fmt: skip
 def test_public_captures(name: str, expected: list[str]) -> None:
     """Each finding was judged with the capture's notes; their faults are small, so only a port that is down is severe."""
     assert codes(*public(name)) == expected

@@ -1,7 +1,5 @@
 """CB24xx and CB2501 to CB2504: the host, doubtful sources, and the paths between GPUs and NICs."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -45,26 +43,20 @@ FAULTS = [
 ]  # fmt: skip
 # Only the matrix of `topo -m` is known.
 MATRIX = Machine(
-    gpus=tuple(Gpu(gpu.key, place) for place, gpu in enumerate(GPUS)),
-    nics=tuple(Nic(nic.name, rdma=True) for nic in NICS),
+    gpus=tuple(Gpu(gpu.key, place) for place, gpu in enumerate(GPUS)), nics=tuple(Nic(nic.name, rdma=True) for nic in NICS),
     gpu_links=dgx().gpu_links,
     paths={(gpu.key, nic.key): "PIX" if place == other else "SYS" for place, gpu in enumerate(GPUS) for other, nic in enumerate(NICS)},
-)
+)  # fmt: skip
 # The kernel shows all PCI devices, the driver two GPUs; no module of the host is seen.
 CONTAINER = replace(with_system(STAGED, container="docker"), gpus=GPUS[:2], gpu_links=dgx().gpu_links[:2])
 HEALTHY = {
-    "enough shared memory": with_system(dgx(), shm_bytes=1 << 30),
-    "unknown shared memory": with_system(dgx(), shm_bytes=None),
-    "dma-buf": with_system(dgx(), peer_memory=(), dma_buf=True),
-    "unknown modules": with_system(dgx(), peer_memory=None, dma_buf=None),
-    "modules in a container": with_system(STAGED, container="docker"),
-    "a container with two of eight GPUs": CONTAINER,
-    "a matrix alone": MATRIX,
-    "a mesh": mesh(),
-    "a laptop": laptop(),
+    "enough shared memory": with_system(dgx(), shm_bytes=1 << 30), "unknown shared memory": with_system(dgx(), shm_bytes=None),
+    "dma-buf": with_system(dgx(), peer_memory=(), dma_buf=True), "unknown modules": with_system(dgx(), peer_memory=None, dma_buf=None),
+    "modules in a container": with_system(STAGED, container="docker"), "a container with two of eight GPUs": CONTAINER,
+    "a matrix alone": MATRIX, "a mesh": mesh(), "a laptop": laptop(),
     "Grace reaches the NICs of its CPU over C2C": with_system(TRAY, architecture="aarch64"),
     "an IOMMU before a single GPU without RDMA": LONE,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[each.name for each in FAULTS])
@@ -97,16 +89,12 @@ def test_an_iommu_before_a_gpu_and_a_nic() -> None:
     assert codes(TRAY) == ["CB2504"]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "sockets", "nic_node", "gpu_nodes", "remote"),
-    [
-        pytest.param(8, 2, 4, (1, 5), ["GPU 0"], id="NPS4: GPU 1 is at another node of the NIC's socket"),
-        pytest.param(8, None, 4, (1, 5), ["GPU 0"], id="as NCCL's topology file, without sockets"),
-        pytest.param(4, 2, 3, (2, 0), ["GPU 1"], id="SNC2"),
-        pytest.param(2, 2, 1, (0, 1), ["GPU 0"], id="a node for each socket"),
-        pytest.param(4, 1, 3, (0, 1), [], id="NPS4 of one socket"),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "sockets", "nic_node", "gpu_nodes", "remote"), [
+    pytest.param(8, 2, 4, (1, 5), ["GPU 0"], id="NPS4: GPU 1 is at another node of the NIC's socket"),
+    pytest.param(8, None, 4, (1, 5), ["GPU 0"], id="as NCCL's topology file, without sockets"),
+    pytest.param(4, 2, 3, (2, 0), ["GPU 1"], id="SNC2"), pytest.param(2, 2, 1, (0, 1), ["GPU 0"], id="a node for each socket"),
+    pytest.param(4, 1, 3, (0, 1), [], id="NPS4 of one socket"),
+])  # fmt: skip
 def test_gpus_of_the_nics_socket_are_not_across_sockets(
     nodes: int, sockets: int | None, nic_node: int, gpu_nodes: tuple[int, ...], remote: list[str]
 ) -> None:

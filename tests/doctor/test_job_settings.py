@@ -1,7 +1,5 @@
 """CB2804 to CB2809: NCCL's environment and files, RoCE's GID, Slurm's topology, Intel MPI's variables; on folders like those of a host."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """CB22xx: NICs, their ports and counters."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -109,17 +107,15 @@ HEALTHY = {
     "a fast slot": one_nic(PcieLink(8.0, 16, 8.0, 16), infiniband(100, "EDR")),
     "1.5 % less than the wire": one_nic(PcieLink(8.0, 4, 8.0, 4), infiniband(32, "QDR")),
     "an unknown slot": one_nic(PcieLink(), infiniband(400, "NDR")),
-    "a slot in a virtual machine": changed(
-        with_system(one_nic(PcieLink(2.5, 1, 2.5, 1), infiniband(200, "HDR")), virtualization="kvm"), "pci", "0000:01:00.0", virtual=True
-    ),
+    "a slot in a virtual machine": changed(with_system(one_nic(PcieLink(2.5, 1, 2.5, 1), infiniband(200, "HDR")), virtualization="kvm"),
+        "pci", "0000:01:00.0", virtual=True),
     "virtual functions of a listed card": replace(with_nics(*VIRTUAL), pci=(*dgx().pci, *SHARES)),
     "the second function of a card in use": with_nics(SPARE),
     "an Ethernet port without RDMA": with_nics(Nic("eno2", "0000:a1:00.1", ports=(Port(state="down", link_layer="ethernet"),))),
     "software that is down": with_nics(Nic("veth0", None, ports=(Port(state="down"),), virtual="veth")),
     "a laptop": laptop(),
     "a laptop's dock": Machine("laptop", nics=(Nic("enx00", ports=(Port(state="down", link_layer="ethernet"),), interfaces=("enx00",)),)),
-    "an unknown subnet manager": with_port(dgx(), "mlx5_0", sm_lid=None),
-    "Ethernet alone": Machine(nics=(BLUEFIELD,)),
+    "an unknown subnet manager": with_port(dgx(), "mlx5_0", sm_lid=None), "Ethernet alone": Machine(nics=(BLUEFIELD,)),
     "a veth beside NICs": with_nics(VETH),
     "TCP in large frames": one_nic(PcieLink(), ethernet(100, 9000), rdma=False),
     "slow TCP in small frames": one_nic(PcieLink(), ethernet(10, 1500), rdma=False),
@@ -128,23 +124,18 @@ HEALTHY = {
     "RoCE rails": replace(dgx(), nics=tuple(replace(nic, ports=(ethernet(400, 4096),)) for nic in dgx().nics)),
     "GPUs with TCP alone": replace(dgx(), nics=(Nic("eth0", None, "ConnectX-6", False, 0, (ethernet(100, 9000),), ("eth0",)),)),
     "InfiniBand in packets of 1024": one_nic(PcieLink(), infiniband(100, "EDR", mtu_bytes=1024)),
-    "a storage port of another rate": with_nics(SLOWER_STORAGE),
-    "all lanes": with_port(dgx(), "mlx5_3", lanes=4, max_lanes=4),
-    "low counters": counted(dgx(), **LITTLE, port_xmit_wait=2_489_603_687),
-    "all ports wait": WAITS,
-    "no sibling counts waits": counted(dgx(), port_xmit_wait=10 * WAIT),
-    "nine times the median": counted(WAITS, port_xmit_wait=9 * WAIT),
-}
+    "a storage port of another rate": with_nics(SLOWER_STORAGE), "all lanes": with_port(dgx(), "mlx5_3", lanes=4, max_lanes=4),
+    "low counters": counted(dgx(), **LITTLE, port_xmit_wait=2_489_603_687), "all ports wait": WAITS,
+    "no sibling counts waits": counted(dgx(), port_xmit_wait=10 * WAIT), "nine times the median": counted(WAITS, port_xmit_wait=9 * WAIT),
+}  # fmt: skip
 # Machines with another finding, or with none of interest, that must not have this one.
 NOT = [
-    ("CB2201", GB10_WHOLE),
-    ("CB2202", Machine(nics=SPARK[::2])),
-    ("CB2208", ON_B200),
+    ("CB2201", GB10_WHOLE), ("CB2202", Machine(nics=SPARK[::2])), ("CB2208", ON_B200),
     ("CB2212", with_nics(*BRIDGES)),  # not on the board of an H100
     ("CB2201", one_nic(PcieLink(32.0, 4, 32.0, 4), infiniband(200, "HDR", state="down", rate_bits_per_s=None))),
     ("CB2203", with_port(dgx(), "mlx5_0", link_layer="ethernet", sm_lid=0)),
     ("CB2206", one_nic(PcieLink(), ethernet(100, 1024, state="down"))),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[each.name for each in FAULTS])
@@ -167,13 +158,10 @@ def test_a_fault_of_another_kind(code: str, machine: Machine) -> None:
     assert code not in codes(machine)
 
 
-@pytest.mark.parametrize(
-    ("rates", "slow"),
-    [
-        ((400, 400, 400, 100), ["mlx5_3"]), ((400, 400, 100, 100), []), ((400, 400, 400, 390), []),
-        ((400, 400, 400, 200, 200, 100, 100), []), ((400, 400, 400, 400, 200, 100), ["mlx5_4 and mlx5_5"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rates", "slow"), [
+    ((400, 400, 400, 100), ["mlx5_3"]), ((400, 400, 100, 100), []), ((400, 400, 400, 390), []), ((400, 400, 400, 200, 200, 100, 100), []),
+    ((400, 400, 400, 400, 200, 100), ["mlx5_4 and mlx5_5"]),
+])  # fmt: skip
 def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], slow: list[str]) -> None:
     machine = replace(dgx(), nics=dgx().nics[: len(rates)])
     for number, rate in enumerate(rates):

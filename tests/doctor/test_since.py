@@ -1,7 +1,5 @@
 """CB27xx: what a node had when it was good, and lacks now."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

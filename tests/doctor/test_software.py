@@ -1,7 +1,5 @@
 """CB28xx: packages that break one another or do not load, an mpiexec of another MPI; in folders like those of installed packages."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

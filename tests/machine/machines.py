@@ -1,7 +1,5 @@
 """Hand-made machines: a switched 8 GPU server, a PCIe box, a mesh of 4 GPUs, a laptop. Their layouts follow public facts, not files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every captured machine, its whole folder read as a user would give it: every expected fact, and every trap."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections import Counter

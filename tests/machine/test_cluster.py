@@ -1,7 +1,5 @@
 """The odd nodes of a cluster are named against the majority."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -39,23 +37,20 @@ SEVEN_WHOLE = "18 NVLinks on GPU 1, 2, 3, 4, 5, 6, 7"
 ONE_LINK_LOST = (GpuLink("gpu0", SWITCH, 17), *LINKS[1:])
 
 
-@pytest.mark.parametrize(
-    ("odd", "expected"),
-    [
-        ({"gpus": GPUS[:7]}, "node07 has 7 GPUs, the other 31 have 8 GPUs"),
-        ({"gpus": (), "gpu_links": (), "unknown": NO_DRIVER}, "node07 has no GPUs that it can detect, the other 31 have 8 GPUs"),
-        ({"gpu_links": ONE_LINK_LOST}, f"node07 has 17 NVLinks on GPU 0, {SEVEN_WHOLE}, the other 31 have 18 NVLinks per GPU"),
-        ({"system": replace(SYSTEM, kernel="6.5.0")}, "node07 has kernel 6.5.0, the other 31 have kernel 6.8.0"),
-        ({"system": replace(SYSTEM, driver="550.2")}, "node07 has GPU driver 550.2, the other 31 have GPU driver 570.1"),
-        ({"system": replace(SYSTEM, peer_memory=())}, "node07 has peer memory none, the other 31 have peer memory nvidia_peermem"),
-        ({"system": replace(SYSTEM, memory_bytes=1875 * GIB)}, "node07 has 1875 GiB of memory, the other 31 have 2000 GiB of memory"),
-        ({"nics": ()}, "node07 has no RDMA devices, the other 31 have 1 RDMA device"),
-        ({"nics": (replace(NIC, firmware="28.0"),)}, "node07 has NIC firmware 28.0 (MT4129), the other 31 have NIC firmware 28.1 (MT4129)"),
-        ({"nics": port(rate_bits_per_s=2e11)}, "node07 has mlx5_0 at 200 Gb/s, the other 31 have mlx5_0 at 400 Gb/s"),
-        ({"nics": port(mtu_bytes=1024)}, "node07 has mlx5_0 with MTU 1024, the other 31 have mlx5_0 with MTU 4096"),
-        ({"nics": port(state="down", rate_bits_per_s=None)}, "node07 has mlx5_0 down, the other 31 have mlx5_0 active"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("odd", "expected"), [
+    ({"gpus": GPUS[:7]}, "node07 has 7 GPUs, the other 31 have 8 GPUs"),
+    ({"gpus": (), "gpu_links": (), "unknown": NO_DRIVER}, "node07 has no GPUs that it can detect, the other 31 have 8 GPUs"),
+    ({"gpu_links": ONE_LINK_LOST}, f"node07 has 17 NVLinks on GPU 0, {SEVEN_WHOLE}, the other 31 have 18 NVLinks per GPU"),
+    ({"system": replace(SYSTEM, kernel="6.5.0")}, "node07 has kernel 6.5.0, the other 31 have kernel 6.8.0"),
+    ({"system": replace(SYSTEM, driver="550.2")}, "node07 has GPU driver 550.2, the other 31 have GPU driver 570.1"),
+    ({"system": replace(SYSTEM, peer_memory=())}, "node07 has peer memory none, the other 31 have peer memory nvidia_peermem"),
+    ({"system": replace(SYSTEM, memory_bytes=1875 * GIB)}, "node07 has 1875 GiB of memory, the other 31 have 2000 GiB of memory"),
+    ({"nics": ()}, "node07 has no RDMA devices, the other 31 have 1 RDMA device"),
+    ({"nics": (replace(NIC, firmware="28.0"),)}, "node07 has NIC firmware 28.0 (MT4129), the other 31 have NIC firmware 28.1 (MT4129)"),
+    ({"nics": port(rate_bits_per_s=2e11)}, "node07 has mlx5_0 at 200 Gb/s, the other 31 have mlx5_0 at 400 Gb/s"),
+    ({"nics": port(mtu_bytes=1024)}, "node07 has mlx5_0 with MTU 1024, the other 31 have mlx5_0 with MTU 4096"),
+    ({"nics": port(state="down", rate_bits_per_s=None)}, "node07 has mlx5_0 down, the other 31 have mlx5_0 active"),
+])  # fmt: skip
 def test_the_odd_node_is_named(odd: dict[str, Any], expected: str) -> None:
     assert expected in differences(nodes(32, **odd))
 

@@ -1,7 +1,5 @@
 """How far parts are from each other: what a source states, links between GPUs, and the PCI tree."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -88,35 +86,29 @@ def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
     assert Distances(machine).path("0000:18:00.0", "0000:9a:00.0") == "SYS"
 
 
-@pytest.mark.parametrize(
-    ("machine", "why"),
-    [
-        (parts(), "no PCI tree was read"),
-        (parts(TOP), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
-        (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
-        (replace(parts(), gpus=(Gpu(GPU),), paths={("gpu1", "nic"): "PIX"}), "the matrix of distances has no row for it"),
-        (replace(parts(), nics=()), "nic is not among the machine's parts"),
-        (below(replace(TOP, virtual=True), gpu=TOP.address, nic=TOP.address), "a hypervisor made up the bridges above them"),
-        (below(bridge(TOP.address, GPU, 0), gpu=TOP.address, nic=None), f"the bridges above {GPU} go in circles"),
-        (below(gpu=None, nic=None, system=System(virtualization="kvm")), "a virtual machine (kvm) hides the PCIe switches"),
-        (parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)), f"the NUMA node of {GPU} is unknown"),
-        (below(gpu=None, nic=None, unknown={f"pci/{GPU}/parent": "the tree was cut"}), "the tree was cut"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "why"), [
+    (parts(), "no PCI tree was read"),
+    (parts(TOP), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
+    (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
+    (replace(parts(), gpus=(Gpu(GPU),), paths={("gpu1", "nic"): "PIX"}), "the matrix of distances has no row for it"),
+    (replace(parts(), nics=()), "nic is not among the machine's parts"),
+    (below(replace(TOP, virtual=True), gpu=TOP.address, nic=TOP.address), "a hypervisor made up the bridges above them"),
+    (below(bridge(TOP.address, GPU, 0), gpu=TOP.address, nic=None), f"the bridges above {GPU} go in circles"),
+    (below(gpu=None, nic=None, system=System(virtualization="kvm")), "a virtual machine (kvm) hides the PCIe switches"),
+    (parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)), f"the NUMA node of {GPU} is unknown"),
+    (below(gpu=None, nic=None, unknown={f"pci/{GPU}/parent": "the tree was cut"}), "the tree was cut"),
+])  # fmt: skip
 def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
     assert Distances(machine).path(GPU, "nic") is None
     assert Distances(machine).why_unknown(GPU, "nic") == why
 
 
-@pytest.mark.parametrize(
-    ("links", "expected"),
-    [
-        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"), ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
-        ((GpuLink("b", "a", 12),), "NV12"), ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
-        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"), ((GpuLink("a", SWITCH, 18),), None),
-        ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("links", "expected"), [
+    ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"), ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
+    ((GpuLink("b", "a", 12),), "NV12"), ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
+    ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"), ((GpuLink("a", SWITCH, 18),), None),
+    ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
+])  # fmt: skip
 def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: str | None) -> None:
     assert Distances(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links)).path("a", "b") == expected
 
@@ -148,14 +140,12 @@ WITH_RDMA = replace(
     BY_PATHS, nics=(*NICS[:2], replace(NICS[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**BY_PATHS.paths, ("gpu0", "mlx5_0"): "NODE"}
 )
 NEAR: dict[str, tuple[Machine, str, list[str]]] = {
-    "two NICs of a switch": (dgx(), GPU, ["mlx5_0", "mlx5_1"]),
-    "one NIC beside each GPU": (mesh(), "0000:83:00.0", ["mlx5_2"]),
+    "two NICs of a switch": (dgx(), GPU, ["mlx5_0", "mlx5_1"]), "one NIC beside each GPU": (mesh(), "0000:83:00.0", ["mlx5_2"]),
     "a nearer one is no RDMA device": (pcie_box(), "0000:81:00.0", ["mlx5_0"]),
-    "no NIC is near": (parts(), GPU, []),
-    "the NIC below the GPU's own switch": (near_top(), GPU, ["nic"]),
+    "no NIC is near": (parts(), GPU, []), "the NIC below the GPU's own switch": (near_top(), GPU, ["nic"]),
     "a virtual interface is not the nearest NIC": (BY_PATHS, "gpu0", ["eth2"]),
     "an RDMA device is nearer than others": (WITH_RDMA, "gpu0", ["mlx5_0"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("machine", "gpu", "names"), NEAR.values(), ids=NEAR)

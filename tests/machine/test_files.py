@@ -46,12 +46,10 @@ def packed(*entries) -> bytes:
 
 
 MACHINE = (
-    (RATE, "400 Gb/sec (4X NDR)\n"),
-    ("sys/devices/pci0000:00/0000:19:00.0/numa_node", "1\n"),
-    ("sys/class/net",),
+    (RATE, "400 Gb/sec (4X NDR)\n"), ("sys/devices/pci0000:00/0000:19:00.0/numa_node", "1\n"), ("sys/class/net",),
     ("sys/class/infiniband/mlx5_0/device", "->", "../../../devices/pci0000:00/0000:19:00.0"),
     ("proc/cpuinfo", "processor: 0\n"),
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -100,14 +98,9 @@ NO_TARBALLS = {
     "no machine": (packed(("etc/passwd", "root")), "holds neither sys nor proc"),
     "a negative size": (NEGATIVE.tobuf(tarfile.PAX_FORMAT) + packed(*MACHINE), ""),
     "a member's attributes without end": (packed(*MACHINE, ("sys/" + "1" * 1_000_000, "x")), r"\d+ bytes, .* 32768\)"),
-    "nothing": (b"", ""),
-    "text": (b"no tarball", ""),
-    "zeros": (bytes(10240), ""),
-    "gzip": (b"\x1f\x8b" + bytes(20), ""),
-    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), ""),
-    "bzip2": (b"BZh9", ""),
-    "xz": (b"\xfd7zXZ\x00\x00", ""),
-}
+    "nothing": (b"", ""), "text": (b"no tarball", ""), "zeros": (bytes(10240), ""), "gzip": (b"\x1f\x8b" + bytes(20), ""),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), ""), "bzip2": (b"BZh9", ""), "xz": (b"\xfd7zXZ\x00\x00", ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("data", "why"), NO_TARBALLS.values(), ids=NO_TARBALLS)
@@ -136,19 +129,15 @@ def test_absolute_links_count_from_the_trees_root_and_circles_end(opened):
     assert archive.real("/sys/b") is None
 
 
-@pytest.mark.parametrize(
-    ("entry", "reason"),
-    [
-        (("../sys/evil", "1"), "paths that are absolute or lead upwards"),
-        (("sys/../../evil", "1"), "paths that are absolute or lead upwards"),
-        (("/sys/evil", "1"), "paths that are absolute or lead upwards"),
-        (("sys/\x1b[31mevil", "1"), "paths with control characters or too many folders"),
-        (("sys/" + "d/" * 80 + "evil", "1"), "paths with control characters or too many folders"),
-        (("sys/evil", "->", "../../etc/shadow"), "links that leave the tree"),
-        (("sys/evil", tarfile.CHRTYPE), "devices, pipes and members of unknown kind"),
-        (("sys/evil", tarfile.FIFOTYPE), "devices, pipes and members of unknown kind"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "reason"), [
+    (("../sys/evil", "1"), "paths that are absolute or lead upwards"), (("sys/../../evil", "1"), "paths that are absolute or lead upwards"),
+    (("/sys/evil", "1"), "paths that are absolute or lead upwards"),
+    (("sys/\x1b[31mevil", "1"), "paths with control characters or too many folders"),
+    (("sys/" + "d/" * 80 + "evil", "1"), "paths with control characters or too many folders"),
+    (("sys/evil", "->", "../../etc/shadow"), "links that leave the tree"),
+    (("sys/evil", tarfile.CHRTYPE), "devices, pipes and members of unknown kind"),
+    (("sys/evil", tarfile.FIFOTYPE), "devices, pipes and members of unknown kind"),
+])  # fmt: skip
 def test_a_hostile_member_is_left_out_and_counted(opened, entry, reason):
     archive = opened(packed(*MACHINE, entry))
     assert len(archive.doubts) == 1 and archive.doubts[0].endswith(f": {reason}")

@@ -1,7 +1,5 @@
 """probe --gather: the archive reads back to the same machine, holds nothing that names it, and never takes a file's place."""
 
-from __future__ import annotations
-
 import re
 import tarfile
 from pathlib import Path
@@ -166,18 +164,12 @@ def test_a_job_stays_a_job_and_names_none(tmp_path):
     assert linux.read(archive).system.container == linux.read(Tree(FILES, LINKS)).system.container == "slurm"
 
 
-@pytest.mark.parametrize(
-    ("group", "container"),
-    [
-        ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-pod8a3f.slice/cri-containerd-8a3f.scope", "kubernetes"),
-        ("0::/machine.slice/libpod-8a3f.scope/alice", "podman"),
-        ("0::/docker/8a3f", "docker"),
-        ("0::/system.slice/docker-8a3f.scope", "docker"),
-        ("0::/lxc.payload.alice/init.scope", "lxc"),
-        ("0::/user.slice/user-1000.slice/session-3.scope", ""),
-        ("0::/", ""),
-    ],
-)
+@pytest.mark.parametrize(("group", "container"), [
+    ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-pod8a3f.slice/cri-containerd-8a3f.scope", "kubernetes"),
+    ("0::/machine.slice/libpod-8a3f.scope/alice", "podman"), ("0::/docker/8a3f", "docker"),
+    ("0::/system.slice/docker-8a3f.scope", "docker"), ("0::/lxc.payload.alice/init.scope", "lxc"),
+    ("0::/user.slice/user-1000.slice/session-3.scope", ""), ("0::/", ""),
+])  # fmt: skip
 def test_what_encloses_it_is_read_from_what_is_left_of_its_groups(group, container, tmp_path):
     tree = Tree({**FILES, "/proc/self/cgroup": group}, LINKS)
     archive = open_archive(packed(tree, tmp_path / "m.tar"))
@@ -262,43 +254,25 @@ def test_the_same_thing_has_the_same_replacement_everywhere_and_another_in_the_n
     assert serial.replace("-", "") == mask.text("0xb8cef60300a12b3c").removeprefix("0x")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0000:19:00.0",
-        "0000:19:00.0 -> ../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0",
-        "400 Gb/sec (4X NDR)",
-        "0-31,64-95",
-        "00:00:00:00:00:00",
-        "ff:ff:ff:ff:ff:ff",
-        "00000000,0000ff01",
-        "PCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03",
-        "LnkSta: Speed 32GT/s, Width x16",
-        "3b:00.0 Infiniband controller [0207]: Mellanox [15b3:1021]",
-        "cap_mask 0xa751e848",
-        "127.0.0.1",
-        "fw_ver:\t\t229.0.111.0",
-        "Firmware version: 229.0.111.0",
-        "6: vlan5@eth0: <BROADCAST,UP> mtu 1500",
-        "07:00.0 Serial controller [0700]: Exar Corp.",
-        "[PN] Part number: MCX75310AAS-NEAT",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "0000:19:00.0", "0000:19:00.0 -> ../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0", "400 Gb/sec (4X NDR)", "0-31,64-95",
+    "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "00000000,0000ff01", "PCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041",
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03", "LnkSta: Speed 32GT/s, Width x16",
+    "3b:00.0 Infiniband controller [0207]: Mellanox [15b3:1021]", "cap_mask 0xa751e848", "127.0.0.1", "fw_ver:\t\t229.0.111.0",
+    "Firmware version: 229.0.111.0", "6: vlan5@eth0: <BROADCAST,UP> mtu 1500", "07:00.0 Serial controller [0700]: Exar Corp.",
+    "[PN] Part number: MCX75310AAS-NEAT",
+])  # fmt: skip
 def test_what_identifies_no_user_stays(text):
     assert Mask("node1").text(text) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "fe80::ba6f:1cff:fe00:1", "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c", "2001:db8::1", "00-11-22-ff-fe-33-44-55", "192.168.3.4",
-        "root@builder7", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3", "docker-" + "8a" * 32,
-        "unique_id 1234567890123", "2001:db8:1:2:3:4:5:6", "::ffff:10.11.12.13", "Serial\t\t: 10000000abcd",
-        "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff", "altname enx02fc00000001 portid b8cef6a12b3c",
-        "[VA] Vendor specific: MLX:alice", "gpu18.cluster.example",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "fe80::ba6f:1cff:fe00:1", "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c", "2001:db8::1", "00-11-22-ff-fe-33-44-55", "192.168.3.4",
+    "root@builder7", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3", "docker-" + "8a" * 32,
+    "unique_id 1234567890123", "2001:db8:1:2:3:4:5:6", "::ffff:10.11.12.13", "Serial\t\t: 10000000abcd",
+    "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff", "altname enx02fc00000001 portid b8cef6a12b3c", "[VA] Vendor specific: MLX:alice",
+    "gpu18.cluster.example",
+])  # fmt: skip
 def test_what_identifies_a_user_is_masked(text):
     masked = Mask("node1.cluster.example").text(text)
     assert masked != text

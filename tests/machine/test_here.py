@@ -1,7 +1,5 @@
 """This machine, live, compared with what Python and the kernel report about it by other ways."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

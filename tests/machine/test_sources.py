@@ -1,7 +1,5 @@
 """Files from users are recognised by their content, merged per host, or rejected in one sentence."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json
@@ -67,19 +65,10 @@ NCCL = f"""\
 """
 LOG = "node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
 EXAMPLES = {
-    "nvidia-smi nvlink -s": NVLINK,
-    "amd-smi topology": AMD_SMI,
-    "nvidia-smi topo -m": MATRIX,
-    "ibv_devinfo": IBV_DEVINFO,
-    "ibstat": IBSTAT,
-    "rdma link": RDMA_LINK,
-    "ibportstate": IBPORTSTATE,
-    "lspci | grep ACSCtl": ACS_LINES,
-    "lspci": LSPCI,
-    "hwloc XML": HWLOC,
-    "NCCL topology XML": NCCL,
-    "iblinkinfo": IBLINKINFO,
-}
+    "nvidia-smi nvlink -s": NVLINK, "amd-smi topology": AMD_SMI, "nvidia-smi topo -m": MATRIX, "ibv_devinfo": IBV_DEVINFO, "ibstat": IBSTAT,
+    "rdma link": RDMA_LINK, "ibportstate": IBPORTSTATE, "lspci | grep ACSCtl": ACS_LINES, "lspci": LSPCI, "hwloc XML": HWLOC,
+    "NCCL topology XML": NCCL, "iblinkinfo": IBLINKINFO,
+}  # fmt: skip
 
 
 def saved(folder: Path, **texts: str) -> list[Path]:
@@ -185,23 +174,15 @@ class TestTogether:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        ("data", "expected"),
-        [
-            (b"", "is empty"),
-            (b"\n \n", "is empty"),
-            (b"\x7fELF\x00\x00\x01\x02", "is binary"),
-            (b"remember the milk\n", "is not in a known format: give "),
-            (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
-            (b'{"schema": 1, "machines": [', "not valid JSON"),
-            (b'{"schema": 9, "machines": []}', "is JSON, but no"),
-            (b'{"schema": 1, "machines": ' + b"[" * 100_000, "not valid JSON"),
-            (gzip.compress(LSPCI.encode())[:-9], "cannot be read"),
-            (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "is damaged"),
-            (b"\xfd7zXZ\x00" + b"\xff" * 50, "is damaged"),
-            (NCCL.encode()[:60] + b"</cpu>", ""),
-        ],
-    )
+    @pytest.mark.parametrize(("data", "expected"), [
+        (b"", "is empty"), (b"\n \n", "is empty"), (b"\x7fELF\x00\x00\x01\x02", "is binary"),
+        (b"remember the milk\n", "is not in a known format: give "),
+        (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
+        (b'{"schema": 1, "machines": [', "not valid JSON"), (b'{"schema": 9, "machines": []}', "is JSON, but no"),
+        (b'{"schema": 1, "machines": ' + b"[" * 100_000, "not valid JSON"), (gzip.compress(LSPCI.encode())[:-9], "cannot be read"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "is damaged"), (b"\xfd7zXZ\x00" + b"\xff" * 50, "is damaged"),
+        (NCCL.encode()[:60] + b"</cpu>", ""),
+    ])  # fmt: skip
     def test_one_sentence(self, data: bytes, expected: str, tmp_path: Path) -> None:
         file = tmp_path / "x"
         file.write_bytes(data)
@@ -209,15 +190,12 @@ class TestRefused:
             read_paths([file])
         assert expected in str(refused.value) and "\n" not in str(refused.value) and str(refused.value).startswith(("x", f"{tmp_path}/x"))
 
-    @pytest.mark.parametrize(
-        ("path", "why"),
-        [
-            ("nowhere", "is not there"), ("nowhere/deep", "is not there"), ("\n", "is not there"), ("a\0b", r"a\?b cannot be read"),
-            ("pipe", "is a pipe: name a file"), ("/dev/zero", "is a device: name a file"), ("hwloc", "hwloc is hwloc XML"),
-            ("empty", "in 0 files and no sys or proc"), ("tree", "in 0 files and sys or proc"), ("logs", "collbench doctor --log"),
-            ("huge", "huge is larger than 64 MiB"), ("bomb.gz", "larger than 64 MiB"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("path", "why"), [
+        ("nowhere", "is not there"), ("nowhere/deep", "is not there"), ("\n", "is not there"), ("a\0b", r"a\?b cannot be read"),
+        ("pipe", "is a pipe: name a file"), ("/dev/zero", "is a device: name a file"), ("hwloc", "hwloc is hwloc XML"),
+        ("empty", "in 0 files and no sys or proc"), ("tree", "in 0 files and sys or proc"), ("logs", "collbench doctor --log"),
+        ("huge", "huge is larger than 64 MiB"), ("bomb.gz", "larger than 64 MiB"),
+    ])  # fmt: skip
     def test_what_is_no_machine(self, path: str, why: str, tmp_path: Path) -> None:
         """Devices and pipes are never opened, and a huge file is not read whole."""
         os.mkfifo(tmp_path / "pipe")
@@ -261,11 +239,9 @@ class TestRefused:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    text=st.sampled_from([MATRIX, NVLINK, LSPCI, IBSTAT, NCCL]),
-    at=st.integers(0, 2000),
-    cut=st.integers(0, 300),
+    text=st.sampled_from([MATRIX, NVLINK, LSPCI, IBSTAT, NCCL]), at=st.integers(0, 2000), cut=st.integers(0, 300),
     put=st.binary(max_size=20),
-)
+)  # fmt: skip
 def test_damaged_files_are_read_or_refused(text: str, at: int, cut: int, put: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     data = text.encode()
     file = tmp_path_factory.getbasetemp() / "damaged"
@@ -302,13 +278,10 @@ class TestSeveralOutputsInOneFile:
         assert machine.links_of(A) == 12 and machine.paths[A, "mlx5_0"] == "PIX"
         assert len(machine.sources) == 4
 
-    @pytest.mark.parametrize(
-        ("text", "doubt"),
-        [
-            (MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"), "left out: pasted.txt: "),  # a damaged part
-            (MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"), "2 topology matrices"),  # of two machines
-        ],
-    )
+    @pytest.mark.parametrize(("text", "doubt"), [
+        (MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"), "left out: pasted.txt: "),  # a damaged part
+        (MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"), "2 topology matrices"),  # of two machines
+    ])  # fmt: skip
     def test_a_part_that_cannot_be_read_is_a_doubt(self, text: str, doubt: str, tmp_path: Path) -> None:
         (tmp_path / "pasted.txt").write_text(text)
         (machine,) = read_paths([tmp_path / "pasted.txt"])

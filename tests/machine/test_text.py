@@ -1,7 +1,5 @@
 """Numbers, PCI addresses, rates and sets of CPUs out of text; untrusted XML, and what of it is rejected before it costs time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -28,14 +26,11 @@ from collbench.machine.readers.text import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("19:00.0", "0000:19:00.0"), ("0000:19:00.0", "0000:19:00.0"), ("00000000:AF:00.1", "0000:af:00.1"),
-        ("000A:03:00.0", "000a:03:00.0"), ("10001:03:00.0", "10001:03:00.0"), ("00010001:03:00.0", "00010001:03:00.0"),
-        ("0000:19:00", "0000:19:00.0"), ("nothing", None), ("", None), ("0000:19:00.0 GPU", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "address"), [
+    ("19:00.0", "0000:19:00.0"), ("0000:19:00.0", "0000:19:00.0"), ("00000000:AF:00.1", "0000:af:00.1"), ("000A:03:00.0", "000a:03:00.0"),
+    ("10001:03:00.0", "10001:03:00.0"), ("00010001:03:00.0", "00010001:03:00.0"), ("0000:19:00", "0000:19:00.0"), ("nothing", None),
+    ("", None), ("0000:19:00.0 GPU", None),
+])  # fmt: skip
 def test_a_pci_address_in_its_full_form(text: str, address: str | None) -> None:
     assert pci_address(text) == address
 
@@ -62,14 +57,11 @@ def test_a_numa_node(text: str | None, node: int | None) -> None:
     assert whole(text, -1) == (-1 if text == "-1" else 4096 if text == "4096" else node)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3", {0, 1}), ("00000001,80000000", {31, 32}), ("0,", set()), ("0x00000003", {0, 1}), ("0x1,,0x00000001", {0, 64}), ("0x0", set()),
-        (",ffffffff", set(range(32))), ("00ff00ff", {*range(8), *range(16, 24)}), ("xyz", None), ("", None), (None, None),
-        ("0xf...f", None), ("0xfffffffff", None), ("-5", None), ("f," * 3000 + "f", None), ("f" * (1 << 20), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("3", {0, 1}), ("00000001,80000000", {31, 32}), ("0,", set()), ("0x00000003", {0, 1}), ("0x1,,0x00000001", {0, 64}), ("0x0", set()),
+    (",ffffffff", set(range(32))), ("00ff00ff", {*range(8), *range(16, 24)}), ("xyz", None), ("", None), (None, None), ("0xf...f", None),
+    ("0xfffffffff", None), ("-5", None), ("f," * 3000 + "f", None), ("f" * (1 << 20), None),
+])  # fmt: skip
 def test_cpu_masks(text: str | None, expected: set[int] | None) -> None:
     assert cpu_mask(text) == expected
 
@@ -104,11 +96,9 @@ def test_the_top_element_with_all_below_it() -> None:
     assert (top.tag, top.attrib, top.text, [(child.tag, child.text) for child in top]) == ("a", {"b": "1"}, "x", [("c", "<A")])
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("<a>" * 6, "nests deeper"), ("<a>" + "<b/>" * 50 + "</a>", "more elements"), (" " * (5 << 20), "has 5 Mi characters")],
-    ids=["depth", "elements", "size"],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("<a>" * 6, "nests deeper"), ("<a>" + "<b/>" * 50 + "</a>", "more elements"), (" " * (5 << 20), "has 5 Mi characters"),
+], ids=["depth", "elements", "size"])  # fmt: skip
 def test_depth_elements_and_size_are_bounded(text: str, why: str) -> None:
     assert why in refused(text)
 

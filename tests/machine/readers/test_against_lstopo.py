@@ -1,7 +1,5 @@
 """hwloc's lstopo agrees on NUMA nodes, processors, the PCI tree and NICs: of this machine, and of captured ones as it read their files."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

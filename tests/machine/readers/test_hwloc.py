@@ -1,7 +1,5 @@
 """hwloc's XML, versions 1 to 3: nodes, processors, the PCI tree and its links, NVLinks counted, NICs; hostile XML is refused."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -83,12 +81,9 @@ def topology(inside: str, after: str = "", version: str = ' version="3.0"') -> s
     )
 
 
-IO = (
-    '<object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[00-0f]">'
-    + bridge("0000:00:01.0", bridge("0000:01:00.0", bridge("0000:02:00.0", gpu("0000:03:00.0", 0), 302) + NIC, 301) + SWITCHES)
-    + bridge("0000:00:02.0", gpu("0000:04:00.0", 1) + ETHERNET, 303)
-    + "</object>"
-)
+IO = ('<object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[00-0f]">' + bridge("0000:00:01.0", bridge(
+    "0000:01:00.0", bridge("0000:02:00.0", gpu("0000:03:00.0", 0), 302) + NIC, 301,
+) + SWITCHES) + bridge("0000:00:02.0", gpu("0000:04:00.0", 1) + ETHERNET, 303) + "</object>")  # fmt: skip
 NVLINKS = matrix(
     "OSDev:200 OSDev:201 PCIDev:120 PCIDev:121", "1000000 0 225000 225000 0 1000000 225000 225000 225000 225000 0 0 225000 225000 0 0"
 )
@@ -109,14 +104,9 @@ VERSION_1 = (
 )
 ONE_NODE = '<topology><object type="Machine" cpuset="0x0000000f" local_memory="4096"/></topology>'
 GPU_MEMORY = '<object type="NUMANode" os_index="255" subtype="GPUMemory" nodeset="0x1" local_memory="17179869184"/>'
-PASCAL = (
-    WHOLE.replace("NVIDIA H100 80GB HBM3", "Tesla P100-SXM2-16GB")
-    .replace(NVLINKS, "")
-    .replace(
-        "</topology>",
-        matrix("OSDev:200 OSDev:201 Package:3", "1000000 40000 40000 40000 1000000 40000 40000 40000 1000000") + "</topology>",
-    )
-)
+PASCAL = (WHOLE.replace("NVIDIA H100 80GB HBM3", "Tesla P100-SXM2-16GB") .replace(NVLINKS, "") .replace("</topology>", matrix(
+    "OSDev:200 OSDev:201 Package:3", "1000000 40000 40000 40000 1000000 40000 40000 40000 1000000",
+) + "</topology>"))  # fmt: skip
 XGMI = WHOLE.replace(NVLINKS, matrix("OSDev:200 OSDev:201", "1000000 100000 100000 1000000", "XGMIBandwidth"))
 KEYS = "0000:03:00.0", "0000:04:00.0"
 PLACES = "0:01", "1:00", "3:00", "5:00", "7:00", "8:00"
@@ -175,16 +165,12 @@ def test_older_formats_number_devices_otherwise(version: str) -> None:
     assert hwloc.read(older, "m").nics == hwloc.read(WHOLE, "m").nics
 
 
-@pytest.mark.parametrize(
-    ("bent", "doubt"),
-    [
-        (NVLINKS.replace("225000", "225001"), "not a multiple of one link"),
-        (NVLINKS.replace("225000", "999975000"), "not a multiple of one link"),
-        (NVLINKS.replace("225000", "-25000"), "is damaged: not read"),
-        (NVLINKS.replace("225000 225000", "225000"), "has 12 values for 4 objects"),
-        (NVLINKS.replace("OSDev:201", "OSDev:200"), "is damaged: not read"),
-    ],
-)
+@pytest.mark.parametrize(("bent", "doubt"), [
+    (NVLINKS.replace("225000", "225001"), "not a multiple of one link"),
+    (NVLINKS.replace("225000", "999975000"), "not a multiple of one link"), (NVLINKS.replace("225000", "-25000"), "is damaged: not read"),
+    (NVLINKS.replace("225000 225000", "225000"), "has 12 values for 4 objects"),
+    (NVLINKS.replace("OSDev:201", "OSDev:200"), "is damaged: not read"),
+])  # fmt: skip
 def test_nvlink_figures_that_cannot_be_are_doubted_and_not_counted(bent: str, doubt: str) -> None:
     machine = hwloc.read(WHOLE.replace(NVLINKS, bent), "m")
     assert machine.gpu_links == () and doubt in machine.doubts[0]
@@ -194,16 +180,13 @@ BOMB = '<!DOCTYPE t [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a
 OUTSIDE = '<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/passwd">]><topology><object type="&a;"/></topology>'
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (BOMB, "is broken XML"), (OUTSIDE, "is broken XML"), (WHOLE[: len(WHOLE) // 2], "is broken XML"), ("", "is broken XML"),
-        ("\x00\x01", "is broken XML"), ("<system/>", "no <topology>"), ("<topology/>", "0 objects of type Machine"),
-        (topology("").replace("</topology>", topology("").partition("3.0\">")[2]), "2 objects of type Machine"),
-        ("<topology a='" + "0x1," * (1 << 19) + "'/>", "a tag longer than 1 Mi characters"),
-        ("<topology>" + "<object>" * 300 + "</object>" * 300 + "</topology>", "nests deeper"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "why"), [
+    (BOMB, "is broken XML"), (OUTSIDE, "is broken XML"), (WHOLE[: len(WHOLE) // 2], "is broken XML"), ("", "is broken XML"),
+    ("\x00\x01", "is broken XML"), ("<system/>", "no <topology>"), ("<topology/>", "0 objects of type Machine"),
+    (topology("").replace("</topology>", topology("").partition("3.0\">")[2]), "2 objects of type Machine"),
+    ("<topology a='" + "0x1," * (1 << 19) + "'/>", "a tag longer than 1 Mi characters"),
+    ("<topology>" + "<object>" * 300 + "</object>" * 300 + "</topology>", "nests deeper"),
+])  # fmt: skip
 def test_other_broken_and_hostile_xml_is_refused(text: str, why: str) -> None:
     with pytest.raises(Unreadable, match=f"^m .*{why}"):
         hwloc.read(text, "m")
@@ -219,36 +202,23 @@ def test_this_machine_by_lstopo() -> None:
     assert len(machine.pci) == text.count("pci_busid=")
 
 
-@pytest.mark.parametrize(
-    ("expected", "part", "link"),
-    [
-        ("63.015385", None, PcieLink(32.0, 16)),  # nothing else has as much
-        ("0.250000", None, PcieLink(2.5, 1)),
-        ("0.984615", None, PcieLink(8.0, 1)),
-        ("15.753846", "Tesla V100-SXM3-32GB-H", PcieLink(8.0, 16)),
-        ("15.753846", "ConnectX-5", PcieLink(8.0, 16)),
-        ("31.507692", "NVIDIA A100-SXM4-80GB", PcieLink(16.0, 16)),
-        ("121.000000", "ConnectX-8", PcieLink(64.0, 16)),
-    ],
-)
+@pytest.mark.parametrize(("expected", "part", "link"), [
+    ("63.015385", None, PcieLink(32.0, 16)),  # nothing else has as much
+    ("0.250000", None, PcieLink(2.5, 1)), ("0.984615", None, PcieLink(8.0, 1)), ("15.753846", "Tesla V100-SXM3-32GB-H", PcieLink(8.0, 16)),
+    ("15.753846", "ConnectX-5", PcieLink(8.0, 16)), ("31.507692", "NVIDIA A100-SXM4-80GB", PcieLink(16.0, 16)),
+    ("121.000000", "ConnectX-8", PcieLink(64.0, 16)),
+])  # fmt: skip
 def test_a_links_speed_and_width_where_one_answer_fits(expected: str, part: str | None, link: PcieLink) -> None:
     assert pcie(expected, part) == (link, None)
 
 
-@pytest.mark.parametrize(
-    ("expected", "part", "why"),
-    [
-        ("15.753846", None, "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
-        ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
-        ("12.345000", None, "hwloc has 12.345 GB/s, which is not the rate of a PCIe link"),
-        ("0.000000", None, "hwloc has no speed"),
-        (None, None, "hwloc has no speed"),
-        ("-4", None, "hwloc has no speed"),
-        ("1e18", None, "hwloc has no speed"),
-        ("nan", None, "hwloc has no speed"),
-        ("fast", None, "hwloc's figure is not a number"),
-    ],
-)
+@pytest.mark.parametrize(("expected", "part", "why"), [
+    ("15.753846", None, "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8 or 32 GT/s x4"),
+    ("15.753846", "NVIDIA A100-SXM4-80GB", "hwloc has 15.7538 GB/s, which is 8 GT/s x16 or 16 GT/s x8"),
+    ("12.345000", None, "hwloc has 12.345 GB/s, which is not the rate of a PCIe link"),
+    ("0.000000", None, "hwloc has no speed"), (None, None, "hwloc has no speed"), ("-4", None, "hwloc has no speed"),
+    ("1e18", None, "hwloc has no speed"), ("nan", None, "hwloc has no speed"), ("fast", None, "hwloc's figure is not a number"),
+])  # fmt: skip
 def test_a_link_is_unknown_with_its_reason_where_several_fit_or_none(expected: str | None, part: str | None, why: str) -> None:
     assert pcie(expected, part) == (PcieLink(), why)
 

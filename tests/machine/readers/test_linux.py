@@ -1,7 +1,5 @@
 """A Linux machine out of its files: GPUs that drivers list, its system facts, and this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -170,28 +168,16 @@ def groups(*types: str) -> dict[str, str]:
 INTEL, EPYC = {"/proc/cpuinfo": "vendor_id : GenuineIntel"}, {"/proc/cpuinfo": "vendor_id : AuthenticAMD"}
 
 
-@pytest.mark.parametrize(
-    ("files", "line", "state"),
-    [
-        (groups("identity", "identity"), "", "passthrough"),
-        (groups("identity", "DMA-FQ"), "iommu=pt", "translating"),
-        (groups("DMA"), "", "translating"),
-        (groups("unknown"), "iommu=pt", "passthrough"),
-        (groups("unknown"), "iommu.passthrough=1", "passthrough"),
-        (groups("unknown"), "iommu.passthrough=0", "translating"),
-        (groups("unknown"), "quiet", None),
-        ({f"{GROUPS}/": ""}, "iommu=pt intel_iommu=on", "off"),
-        ({f"{GROUPS}/": "", "/sys/class/iommu/dmar0/": ""} | INTEL, "intel_iommu=on", "translating"),
-        (INTEL, "intel_iommu=on iommu=pt", "passthrough"),
-        (INTEL, "intel_iommu=on,sm_on", "translating"),
-        (INTEL, "intel_iommu=off", "off"),
-        (EPYC, "intel_iommu=off", None),
-        (EPYC, "amd_iommu=off", "off"),
-        (INTEL, "iommu=pt", None),
-        (INTEL, "iommu=pt iommu=off", "off"),
-        ({}, "", None),
-    ],
-)
+@pytest.mark.parametrize(("files", "line", "state"), [
+    (groups("identity", "identity"), "", "passthrough"), (groups("identity", "DMA-FQ"), "iommu=pt", "translating"),
+    (groups("DMA"), "", "translating"), (groups("unknown"), "iommu=pt", "passthrough"),
+    (groups("unknown"), "iommu.passthrough=1", "passthrough"), (groups("unknown"), "iommu.passthrough=0", "translating"),
+    (groups("unknown"), "quiet", None), ({f"{GROUPS}/": ""}, "iommu=pt intel_iommu=on", "off"),
+    ({f"{GROUPS}/": "", "/sys/class/iommu/dmar0/": ""} | INTEL, "intel_iommu=on", "translating"),
+    (INTEL, "intel_iommu=on iommu=pt", "passthrough"), (INTEL, "intel_iommu=on,sm_on", "translating"), (INTEL, "intel_iommu=off", "off"),
+    (EPYC, "intel_iommu=off", None), (EPYC, "amd_iommu=off", "off"), (INTEL, "iommu=pt", None), (INTEL, "iommu=pt iommu=off", "off"),
+    ({}, "", None),
+])  # fmt: skip
 def test_the_iommu_is_as_its_groups_have_it_and_else_as_the_kernel_command_line(
     files: dict[str, str], line: str, state: str | None
 ) -> None:
@@ -208,27 +194,14 @@ def test_what_else_shows_an_iommu_a_hypervisor_and_a_container() -> None:
     assert system({"/proc/self/cgroup": "0::/"}).container is None  # a part of a machine's files shows nothing
 
 
-@pytest.mark.parametrize(
-    ("flags", "vendor", "product", "found"),
-    [
-        (FLAGS, "Dell Inc.", "PowerEdge XE9680", ""),
-        (FLAGS, "", "", ""),
-        (VM_FLAGS, "QEMU", "Standard PC (Q35 + ICH9, 2009)", "kvm"),
-        (FLAGS, "QEMU", "Standard PC", "kvm"),
-        (VM_FLAGS, "Amazon EC2", "p5.48xlarge", "kvm"),
-        (FLAGS, "Amazon EC2", "c5.metal", ""),
-        (VM_FLAGS, "Google", "Google Compute Engine", "kvm"),
-        (VM_FLAGS, "Microsoft Corporation", "Virtual Machine", "microsoft"),
-        (FLAGS, "Microsoft Corporation", "C2188", ""),
-        (VM_FLAGS, "VMware, Inc.", "VMware7,1", "vmware"),
-        (VM_FLAGS, "Xen", "HVM domU", "xen"),
-        (VM_FLAGS, "Somebody", "Something", "hypervisor"),
-        ("platform : PowerNV", "", "", ""),
-        ("platform : pSeries", "", "", "hypervisor"),
-        ("Features : fp asimd", "Supermicro", "ARS-111GL", None),
-        ("Features : fp asimd", "QEMU", "virt", "kvm"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "vendor", "product", "found"), [
+    (FLAGS, "Dell Inc.", "PowerEdge XE9680", ""), (FLAGS, "", "", ""), (VM_FLAGS, "QEMU", "Standard PC (Q35 + ICH9, 2009)", "kvm"),
+    (FLAGS, "QEMU", "Standard PC", "kvm"), (VM_FLAGS, "Amazon EC2", "p5.48xlarge", "kvm"), (FLAGS, "Amazon EC2", "c5.metal", ""),
+    (VM_FLAGS, "Google", "Google Compute Engine", "kvm"), (VM_FLAGS, "Microsoft Corporation", "Virtual Machine", "microsoft"),
+    (FLAGS, "Microsoft Corporation", "C2188", ""), (VM_FLAGS, "VMware, Inc.", "VMware7,1", "vmware"), (VM_FLAGS, "Xen", "HVM domU", "xen"),
+    (VM_FLAGS, "Somebody", "Something", "hypervisor"), ("platform : PowerNV", "", "", ""), ("platform : pSeries", "", "", "hypervisor"),
+    ("Features : fp asimd", "Supermicro", "ARS-111GL", None), ("Features : fp asimd", "QEMU", "virt", "kvm"),
+])  # fmt: skip
 def test_a_hypervisor_is_known_by_the_machines_maker_and_the_processors_flag(
     flags: str, vendor: str, product: str, found: str | None
 ) -> None:
@@ -236,25 +209,17 @@ def test_a_hypervisor_is_known_by_the_machines_maker_and_the_processors_flag(
     assert system(files).virtualization == found
 
 
-@pytest.mark.parametrize(
-    ("files", "container"),
-    [
-        ({}, ""),
-        ({"/.dockerenv": ""}, "docker"),
-        ({"/run/.containerenv": "engine=podman"}, "podman"),
-        ({"/.singularity.d/runscript": ""}, "apptainer"),
-        ({"/proc/self/cgroup": "12:memory:/docker/0123"}, "docker"),
-        ({"/proc/self/cgroup": "0::/kubepods.slice/pod1/cri-containerd-2"}, "kubernetes"),
-        ({"/.dockerenv": "", "/proc/self/cgroup": "0::/kubepods/besteffort/pod1"}, "kubernetes"),
-        ({"/var/run/secrets/kubernetes.io/serviceaccount/": ""}, "kubernetes"),
-        ({"/proc/self/cgroup": "0::/system.slice/slurmstepd.scope/job_17/step_0"}, "slurm"),
-        ({"/proc/self/cgroup": "0::/lxc/17"}, "lxc"),
-        ({"/proc/self/cgroup": "0::/system.slice/docker-0123.scope"}, "docker"),
-        ({"/proc/self/cgroup": "0::/system.slice/docker.service"}, ""),
-        ({"/proc/self/mounts": "overlay / overlay rw 0 0"}, None),
-        ({"/proc/self/mounts": "/dev/sda1 / ext4 rw 0 0\noverlay /x overlay rw 0 0"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("files", "container"), [
+    ({}, ""), ({"/.dockerenv": ""}, "docker"), ({"/run/.containerenv": "engine=podman"}, "podman"),
+    ({"/.singularity.d/runscript": ""}, "apptainer"), ({"/proc/self/cgroup": "12:memory:/docker/0123"}, "docker"),
+    ({"/proc/self/cgroup": "0::/kubepods.slice/pod1/cri-containerd-2"}, "kubernetes"),
+    ({"/.dockerenv": "", "/proc/self/cgroup": "0::/kubepods/besteffort/pod1"}, "kubernetes"),
+    ({"/var/run/secrets/kubernetes.io/serviceaccount/": ""}, "kubernetes"),
+    ({"/proc/self/cgroup": "0::/system.slice/slurmstepd.scope/job_17/step_0"}, "slurm"),
+    ({"/proc/self/cgroup": "0::/lxc/17"}, "lxc"), ({"/proc/self/cgroup": "0::/system.slice/docker-0123.scope"}, "docker"),
+    ({"/proc/self/cgroup": "0::/system.slice/docker.service"}, ""), ({"/proc/self/mounts": "overlay / overlay rw 0 0"}, None),
+    ({"/proc/self/mounts": "/dev/sda1 / ext4 rw 0 0\noverlay /x overlay rw 0 0"}, ""),
+])  # fmt: skip
 def test_a_container_is_known_by_its_marks(files: dict[str, str], container: str | None) -> None:
     assert system({"/etc/": "", "/proc/self/cgroup": "0::/user.slice", **files}).container == container
 
@@ -278,22 +243,16 @@ def test_any_files_read_without_control_characters_in_names(files: dict[str, str
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", "".join(name or "" for name in [*names, *(each.model for each in machine.gpus)]))
 
 
-@pytest.mark.parametrize(
-    ("line", "left"),
-    [
-        ("ro quiet iommu=pt intel_iommu=on,sm_on amd_iommu=off iommu.passthrough=1", None),
-        ("pcie_aspm=off pci=noats,realloc numa_balancing=disable mitigations=auto,nosmt isolcpus=1-7 hugepagesz=1G", None),
-        ("console=ttyS0,115200 panic=1 modprobe.blacklist=nouveau nvidia-drm.modeset=1 systemd.unified_cgroup_hierarchy=1", None),
-        ("BOOT_IMAGE=/vmlinuz root=UUID=0b1d ip=10.1.2.3", "BOOT_IMAGE=masked root=masked ip=masked"),
-        ("hunter2 alice swordfish", "masked masked masked"),
-        ("https://me:pw@host/ks?x=1", "masked"),
-        ("nvidia.license_key=abc cgroup_token=x pci_password=x", "nvidia.license_key=masked cgroup_token=masked pci_password=masked"),
-        ('x="a secret" quiet', "x=masked masked quiet"),
-        ("quiet -- --token abc quiet iommu=pt", "quiet -- masked"),
-        ("quiet --", "quiet"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("line", "left"), [
+    ("ro quiet iommu=pt intel_iommu=on,sm_on amd_iommu=off iommu.passthrough=1", None),
+    ("pcie_aspm=off pci=noats,realloc numa_balancing=disable mitigations=auto,nosmt isolcpus=1-7 hugepagesz=1G", None),
+    ("console=ttyS0,115200 panic=1 modprobe.blacklist=nouveau nvidia-drm.modeset=1 systemd.unified_cgroup_hierarchy=1", None),
+    ("BOOT_IMAGE=/vmlinuz root=UUID=0b1d ip=10.1.2.3", "BOOT_IMAGE=masked root=masked ip=masked"),
+    ("hunter2 alice swordfish", "masked masked masked"), ("https://me:pw@host/ks?x=1", "masked"),
+    ("nvidia.license_key=abc cgroup_token=x pci_password=x", "nvidia.license_key=masked cgroup_token=masked pci_password=masked"),
+    ('x="a secret" quiet', "x=masked masked quiet"), ("quiet -- --token abc quiet iommu=pt", "quiet -- masked"), ("quiet --", "quiet"),
+    ("", ""),
+])  # fmt: skip
 def test_known_parameters_stay_and_of_others_the_name(line: str, left: str | None) -> None:
     assert shown(line) == (line if left is None else left)
 

@@ -1,7 +1,5 @@
 """lspci's text in its forms: functions, the tree from bridges' buses, links, access control, and what is unknown and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,14 +135,11 @@ def test_a_fact(text: str, facts: Callable[[Machine], Any], expected: Any) -> No
     assert facts(lspci.read(text, "m")) == expected
 
 
-@pytest.mark.parametrize(
-    ("head", "kind"),
-    [
-        ("02:00.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port", "bridge"),
-        ("02:00.0 PCI bridge [0604]: Texas Instruments XIO3130 [104c:8232]", "bridge"),
-        ("02:00.1 Ethernet controller: Intel Corporation Ethernet Virtual Function 700 Series", "nic"),
-    ],
-)
+@pytest.mark.parametrize(("head", "kind"), [
+    ("02:00.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port", "bridge"),
+    ("02:00.0 PCI bridge [0604]: Texas Instruments XIO3130 [104c:8232]", "bridge"),
+    ("02:00.1 Ethernet controller: Intel Corporation Ethernet Virtual Function 700 Series", "nic"),
+])  # fmt: skip
 def test_links_of_virtual_parts_mean_nothing(head: str, kind: str) -> None:
     machine = lspci.read(function(head, *express("Endpoint", "2.5GT/s, Width x1", "2.5GT/s, Width x1")), "m")
     assert machine.pci[0].kind == kind and machine.pci[0].virtual and machine.pci[0].link == PcieLink()

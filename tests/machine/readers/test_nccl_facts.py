@@ -1,7 +1,5 @@
 """Lines of NCCL and RCCL: their writers and levels, and the facts of messages of several versions."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.machine.readers import nccl_facts
@@ -28,18 +26,15 @@ from collbench.machine.readers.nccl_lines import INFO, LONGEST, TRACE, VERSION, 
 from collbench.machine.readers.nccl_log import read
 
 
-@pytest.mark.parametrize(
-    ("line", "level", "text"),
-    [
-        (b"gpu-7.rack2.example:81:99 [1] NCCL INFO Using network IB", INFO, b"Using network IB"),
-        (b"gpu7:81:99 [1] init.cc:88 NCCL WARN Cuda failure", WARN, b"Cuda failure"),
-        (b"gpu7:81:99 [1] NCCL TRACE launched", TRACE, b"launched"),
-        (b"gpu7:81:99 [1] 155854500317 NCCL INFO Trees", INFO, b"Trees"),  # RCCL
-        (b"gpu7:81:99 [1] RCCL INFO Trees", INFO, b"Trees"),
-        (b"RCCL version : 2.22.3-develop:1a2b", VERSION, b"RCCL version : 2.22.3-develop:1a2b"),
-        (b"gpu7:81:99 [1] NCCL INFO", INFO, b""),  # cut off behind the level
-    ],
-)
+@pytest.mark.parametrize(("line", "level", "text"), [
+    (b"gpu-7.rack2.example:81:99 [1] NCCL INFO Using network IB", INFO, b"Using network IB"),
+    (b"gpu7:81:99 [1] init.cc:88 NCCL WARN Cuda failure", WARN, b"Cuda failure"),
+    (b"gpu7:81:99 [1] NCCL TRACE launched", TRACE, b"launched"),
+    (b"gpu7:81:99 [1] 155854500317 NCCL INFO Trees", INFO, b"Trees"),  # RCCL
+    (b"gpu7:81:99 [1] RCCL INFO Trees", INFO, b"Trees"),
+    (b"RCCL version : 2.22.3-develop:1a2b", VERSION, b"RCCL version : 2.22.3-develop:1a2b"),
+    (b"gpu7:81:99 [1] NCCL INFO", INFO, b""),  # cut off behind the level
+])  # fmt: skip
 def test_the_level_and_the_text_of_a_line(line: bytes, level: bytes, text: bytes) -> None:
     logged = split_line(line)
     assert logged is not None
@@ -51,20 +46,14 @@ def test_other_lines_have_no_parts(line: bytes) -> None:
     assert split_line(line) is None
 
 
-@pytest.mark.parametrize(
-    ("head", "writer"),
-    [
-        (b"gpu-7.rack2.example:81:99 [1] ", LogWriter("gpu-7.rack2.example", 81, 1)),
-        (b"10.0.0.7:81:99 [1] ", LogWriter("10.0.0.7", 81, 1)),
-        (b"fe80::12:4711:4720 [3] ", LogWriter("fe80::12", 4711, 3)),  # not host "12"
-        (b"[1,3]<stdout>:2001:db8:0:0:0:0:0:7:81:99 [1] ", LogWriter("2001:db8:0:0:0:0:0:7", 81, 1, 3)),
-        (b"[2026-05-06 20:00:45] gpu7:81:99 [1] ", LogWriter("gpu7", 81, 1)),
-        (b"12: gpu7:81:99 [1] ", LogWriter("gpu7", 81, 1, 12)),
-        (b"[rank5]:gpu7:81:99 [-1] ", LogWriter("gpu7", 81, -1, 5)),
-        (b"gpu7:81 [1] ", LogWriter()),
-        (b"", LogWriter()),
-    ],
-)
+@pytest.mark.parametrize(("head", "writer"), [
+    (b"gpu-7.rack2.example:81:99 [1] ", LogWriter("gpu-7.rack2.example", 81, 1)),
+    (b"10.0.0.7:81:99 [1] ", LogWriter("10.0.0.7", 81, 1)),
+    (b"fe80::12:4711:4720 [3] ", LogWriter("fe80::12", 4711, 3)),  # not host "12"
+    (b"[1,3]<stdout>:2001:db8:0:0:0:0:0:7:81:99 [1] ", LogWriter("2001:db8:0:0:0:0:0:7", 81, 1, 3)),
+    (b"[2026-05-06 20:00:45] gpu7:81:99 [1] ", LogWriter("gpu7", 81, 1)), (b"12: gpu7:81:99 [1] ", LogWriter("gpu7", 81, 1, 12)),
+    (b"[rank5]:gpu7:81:99 [-1] ", LogWriter("gpu7", 81, -1, 5)), (b"gpu7:81 [1] ", LogWriter()), (b"", LogWriter()),
+])  # fmt: skip
 def test_the_writer_of_a_line(head: bytes, writer: LogWriter) -> None:
     assert writer_of(head + b"NCCL INFO Using network IB") == writer
 
@@ -80,57 +69,47 @@ def test_colours_are_removed_and_long_lines_are_cut() -> None:
     assert len(cut) <= LONGEST and cut.endswith(b" 12 ...")
 
 
-@pytest.mark.parametrize(
-    ("message", "facts"),
-    [
-        # the forms of settings before and since 2.19, and where a setting takes precedence over the call's configuration
-        (b"NCCL_IB_HCA set to mlx5_0", [LogSetting("NCCL_IB_HCA", "mlx5_0")]),
-        (b"NCCL_ALGO set by environment to Tree;allreduce:Ring", [LogSetting("NCCL_ALGO", "Tree;allreduce:Ring")]),
-        (b"RCCL_MSCCL_ENABLE set by environment to 0.", [LogSetting("RCCL_MSCCL_ENABLE", "0")]),
-        (b"Comm config maxCTAs reset to NCCL_MAX_CTAS=8", [LogSetting("NCCL_MAX_CTAS", "8")]),
-        (b"NCCL_MAX_CTAS=8 is not a setting that the library reports", []),
-        # an older release calls its plug-in for reductions "coll"
-        (b"NET/Plugin: Loaded coll plugin SHARP (v4)", [NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 4)]),
-        (b"NET/Plugin: Loaded net plugin IBext (v8)", [NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBext", 8)]),
-        (b'{"log": "NCCL version 2.19.3+cuda12.3"', [Release(LogLibrary.NCCL, "2.19.3+cuda12.3", "2.19.3")]),
-        (b"Channel 01/04 :    3   2   1   0", [RankCount(4)]),
-        (b"Channel 01/04 :    0   1  63 ...", [RankCount(64, True)]),
-        (b"Ring 00 : 0 -> 1", []),
-        (b"NET/IB : GPU Direct RDMA Enabled for HCA 2 'mlx5_2'", [DirectAccess("mlx5_2", True), DeviceName(2, "mlx5_2")]),
-        (b"GPU Direct RDMA Disabled for GPU 1 / HCA 2 (distance 5 > 4)", [DirectAccess("HCA 2", False)]),
-        (b"NET/Socket : Using [0]ens3.100:10.0.0.1<0>", [NetDevice("Socket", 0, "ens3.100")]),
-        (b"AllReduce: opCount 2 sendbuff 0x7f NET/IB : Using [0]x:1/IB", []),  # lines of two processes
-        (b"Using netw", []),
-    ],
-)
+@pytest.mark.parametrize(("message", "facts"), [
+    # the forms of settings before and since 2.19, and where a setting takes precedence over the call's configuration
+    (b"NCCL_IB_HCA set to mlx5_0", [LogSetting("NCCL_IB_HCA", "mlx5_0")]),
+    (b"NCCL_ALGO set by environment to Tree;allreduce:Ring", [LogSetting("NCCL_ALGO", "Tree;allreduce:Ring")]),
+    (b"RCCL_MSCCL_ENABLE set by environment to 0.", [LogSetting("RCCL_MSCCL_ENABLE", "0")]),
+    (b"Comm config maxCTAs reset to NCCL_MAX_CTAS=8", [LogSetting("NCCL_MAX_CTAS", "8")]),
+    (b"NCCL_MAX_CTAS=8 is not a setting that the library reports", []),
+    # an older release calls its plug-in for reductions "coll"
+    (b"NET/Plugin: Loaded coll plugin SHARP (v4)", [NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 4)]),
+    (b"NET/Plugin: Loaded net plugin IBext (v8)", [NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBext", 8)]),
+    (b'{"log": "NCCL version 2.19.3+cuda12.3"', [Release(LogLibrary.NCCL, "2.19.3+cuda12.3", "2.19.3")]),
+    (b"Channel 01/04 :    3   2   1   0", [RankCount(4)]), (b"Channel 01/04 :    0   1  63 ...", [RankCount(64, True)]),
+    (b"Ring 00 : 0 -> 1", []),
+    (b"NET/IB : GPU Direct RDMA Enabled for HCA 2 'mlx5_2'", [DirectAccess("mlx5_2", True), DeviceName(2, "mlx5_2")]),
+    (b"GPU Direct RDMA Disabled for GPU 1 / HCA 2 (distance 5 > 4)", [DirectAccess("HCA 2", False)]),
+    (b"NET/Socket : Using [0]ens3.100:10.0.0.1<0>", [NetDevice("Socket", 0, "ens3.100")]),
+    (b"AllReduce: opCount 2 sendbuff 0x7f NET/IB : Using [0]x:1/IB", []),  # lines of two processes
+    (b"Using netw", []),
+])  # fmt: skip
 def test_the_facts_of_a_message(message: bytes, facts: list[LogFact]) -> None:
     by_name = sorted(facts_in(message), key=repr)
     assert by_name == sorted(facts, key=repr)
 
 
-@pytest.mark.parametrize(
-    ("line", "ranks"),
-    [
-        (b"#  Rank  9 Group  1 Pid  12 on gpu-7.rack2 device  1 [0x1b] NVIDIA A100", [ListedRank(9, 1, "gpu-7.rack2", 1, "NVIDIA A100")]),
-        (b"[1,0]<stdout>:#   Rank  0 Pid 12 on gpu7 device  0 [0x1b] AMD MI300X", [ListedRank(0, None, "gpu7", 0, "AMD MI300X")]),
-        (b"Rank  0 Pid 12 on gpu7 device  0 [0x", [ListedRank(0, None, "gpu7", 0, None)]),
-        (b"# Rank 0 Pid 12 on", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "ranks"), [
+    (b"#  Rank  9 Group  1 Pid  12 on gpu-7.rack2 device  1 [0x1b] NVIDIA A100", [ListedRank(9, 1, "gpu-7.rack2", 1, "NVIDIA A100")]),
+    (b"[1,0]<stdout>:#   Rank  0 Pid 12 on gpu7 device  0 [0x1b] AMD MI300X", [ListedRank(0, None, "gpu7", 0, "AMD MI300X")]),
+    (b"Rank  0 Pid 12 on gpu7 device  0 [0x", [ListedRank(0, None, "gpu7", 0, None)]),
+    (b"# Rank 0 Pid 12 on", []),
+])  # fmt: skip
 def test_a_rank_that_nccl_tests_lists(line: bytes, ranks: list[LogFact]) -> None:
     assert ListedRank.facts_in(line) == ranks
 
 
-@pytest.mark.parametrize(
-    ("message", "path"),
-    [
-        (b"Channel 03/1 : 8[0] -> 0[0] [receive] via NET/IB/2(8)/GDRDMA", Connection("n1", "0", "receive", "NET/IB/2/GDRDMA")),
-        (b"Channel 03 : 8[1b000] -> 0[3b000] [receive] via NET/IB/2", Connection("n1", "0000:3b:00.0", "receive", "NET/IB/2")),
-        (b"Ring 00 : 2[0] -> 3[1] via P2P/direct pointer", Connection("n1", None, "", "P2P/direct pointer")),
-        (b"CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA", Connection("n1", None, "send", "COLLNET/SHARP/0/GDRDMA")),
-        (b"the traffic goes via eth0", None),
-    ],
-)
+@pytest.mark.parametrize(("message", "path"), [
+    (b"Channel 03/1 : 8[0] -> 0[0] [receive] via NET/IB/2(8)/GDRDMA", Connection("n1", "0", "receive", "NET/IB/2/GDRDMA")),
+    (b"Channel 03 : 8[1b000] -> 0[3b000] [receive] via NET/IB/2", Connection("n1", "0000:3b:00.0", "receive", "NET/IB/2")),
+    (b"Ring 00 : 2[0] -> 3[1] via P2P/direct pointer", Connection("n1", None, "", "P2P/direct pointer")),
+    (b"CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA", Connection("n1", None, "send", "COLLNET/SHARP/0/GDRDMA")),
+    (b"the traffic goes via eth0", None),
+])  # fmt: skip
 def test_a_connection(message: bytes, path: Connection | None) -> None:
     assert connection("n1", message) == path
 

@@ -1,7 +1,5 @@
 """NCCL's topology XML: GPUs, links, ports, the PCI tree and CPUs, from hand-written files that show one fact each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """RDMA devices and network interfaces from sysfs: what is a port of the machine, how fast, and what only looks like one."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

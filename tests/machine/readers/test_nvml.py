@@ -120,16 +120,11 @@ def test_a_gpu_with_the_facts_that_nvml_has():
     assert device.link == PcieLink(2.5, 16, 32.0, 16)
 
 
-@pytest.mark.parametrize(
-    ("facts", "errors", "clique"),
-    [
-        ({"cluster": CLUSTER, "clique": 32766}, {}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
-        ({}, {}, None),
-        ({"cluster": CLUSTER, "fabric_state": 2}, {}, None),
-        ({"cluster": CLUSTER, "fabric_status": 3}, {}, None),
-        ({}, {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}, None),
-    ],
-)
+@pytest.mark.parametrize(("facts", "errors", "clique"), [
+    ({"cluster": CLUSTER, "clique": 32766}, {}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
+    ({}, {}, None), ({"cluster": CLUSTER, "fabric_state": 2}, {}, None), ({"cluster": CLUSTER, "fabric_status": 3}, {}, None),
+    ({}, {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}, None),
+])  # fmt: skip
 def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique_once_its_fabric_is_ready(facts, errors, clique):
     machine = nvml.read(FakePynvml([card("19", **facts)], errors))
     assert machine.gpus[0].clique == clique
@@ -215,14 +210,11 @@ def test_the_live_driver_or_the_reason_for_none_and_without_the_package_the_reas
     assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        ("NVML Shared Library Not Found", "no NVIDIA driver: libnvidia-ml.so.1 is not there"),
-        ("Driver Not Loaded", "the NVIDIA driver does not answer: Driver Not Loaded"),
-        ("RM has detected an NVML/RM version mismatch.", "the NVIDIA driver does not answer: RM has detected an NVML/RM version mismatch."),
-    ],
-)
+@pytest.mark.parametrize(("error", "why"), [
+    ("NVML Shared Library Not Found", "no NVIDIA driver: libnvidia-ml.so.1 is not there"),
+    ("Driver Not Loaded", "the NVIDIA driver does not answer: Driver Not Loaded"),
+    ("RM has detected an NVML/RM version mismatch.", "the NVIDIA driver does not answer: RM has detected an NVML/RM version mismatch."),
+])  # fmt: skip
 def test_without_a_driver_the_machine_is_empty_and_gives_the_reason(error, why):
     assert nvml.read(FakePynvml([], {"nvmlInit": error})) == Machine(unknown={"gpus": why})
 

@@ -1,7 +1,5 @@
 """The one table of PCI functions: what each is by class and vendor, and what is made up. Every reader that lists functions asks it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -48,16 +46,12 @@ def test_graphics_inside_an_intel_processor_are_no_gpu(address: str, kind: str) 
     assert kind_of("0000:00:02.0", NVIDIA, 0x030200) == "gpu"
 
 
-@pytest.mark.parametrize(
-    ("vendor", "device", "class_id", "virtual"),
-    [
-        (QEMU, 0x000C, 0x060400, True), (QEMU, 0x000C, None, True), (QEMU, None, 0x060400, True), (QEMU, 0x0010, 0x010802, False),
-        (TEXAS, 0x8232, 0x060400, True), (TEXAS, 0x8233, 0x060400, True), (TEXAS, 0x8240, 0x060400, False),
-        (VMWARE, 0x07A0, 0x060400, True), (VMWARE, 0x07B0, 0x020000, False), (PLX, 0xC030, 0x060400, False), (None, None, None, False),
-        (MELLANOX, 0x101E, 0x020000, True), (MELLANOX, 0x1012, 0x020700, True), (MELLANOX, 0x101D, 0x020000, False),
-        (AMAZON, 0x101E, 0x020000, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "device", "class_id", "virtual"), [
+    (QEMU, 0x000C, 0x060400, True), (QEMU, 0x000C, None, True), (QEMU, None, 0x060400, True), (QEMU, 0x0010, 0x010802, False),
+    (TEXAS, 0x8232, 0x060400, True), (TEXAS, 0x8233, 0x060400, True), (TEXAS, 0x8240, 0x060400, False), (VMWARE, 0x07A0, 0x060400, True),
+    (VMWARE, 0x07B0, 0x020000, False), (PLX, 0xC030, 0x060400, False), (None, None, None, False), (MELLANOX, 0x101E, 0x020000, True),
+    (MELLANOX, 0x1012, 0x020700, True), (MELLANOX, 0x101D, 0x020000, False), (AMAZON, 0x101E, 0x020000, False),
+])  # fmt: skip
 def test_what_a_hypervisor_made_up_is_virtual(vendor: int | None, device: int | None, class_id: int | None, virtual: bool) -> None:
     assert is_virtual(A, vendor, device, class_id) is virtual
 
@@ -95,28 +89,21 @@ def _of_nccl(vendor: int, device: int, class_id: int) -> Machine:
 
 
 @pytest.mark.parametrize("read", [_of_sysfs, _of_lspci, _of_hwloc, _of_nccl])
-@pytest.mark.parametrize(
-    ("ids", "kind", "virtual"),
-    [
-        ((NVIDIA, 0x2330, 0x030200), "gpu", False), ((ASPEED, 0x2000, 0x030000), "other", False), ((INTEL, 0x0BD5, 0x038000), "gpu", False),
-        ((NVIDIA, 0x22A3, 0x068000), "nvswitch", False), ((INTEL, 0x24F0, 0x020800), "nic", False),
-        ((MELLANOX, 0x101E, 0x020000), "nic", True), ((VMWARE, 0x07A0, 0x060400), "bridge", True),
-        ((TEXAS, 0x8232, 0x060400), "bridge", True), ((PLX, 0xC030, 0x060400), "bridge", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ids", "kind", "virtual"), [
+    ((NVIDIA, 0x2330, 0x030200), "gpu", False), ((ASPEED, 0x2000, 0x030000), "other", False), ((INTEL, 0x0BD5, 0x038000), "gpu", False),
+    ((NVIDIA, 0x22A3, 0x068000), "nvswitch", False), ((INTEL, 0x24F0, 0x020800), "nic", False), ((MELLANOX, 0x101E, 0x020000), "nic", True),
+    ((VMWARE, 0x07A0, 0x060400), "bridge", True), ((TEXAS, 0x8232, 0x060400), "bridge", True), ((PLX, 0xC030, 0x060400), "bridge", False),
+])  # fmt: skip
 def test_every_reader_reports_the_same(read: Callable[..., Machine], ids: tuple[int, int, int], kind: str, virtual: bool) -> None:
     (found,) = read(*ids).pci
     assert (found.kind, found.virtual, (found.vendor_id, found.device_id, found.class_id)) == (kind, virtual, ids)
 
 
-@pytest.mark.parametrize(
-    ("link", "doubt"),
-    [
-        (PcieLink(32.0, 16, 32.0, 16), None), (PcieLink(2.5, 8, 32.0, 16), None), (PcieLink(), None), (PcieLink(32.0, 16), None),
-        (PcieLink(32.0, 16, 32.0, 8), f"{A}: its link runs on 16 lanes, more than its maximum of 8"),
-        (PcieLink(32.0, 16, 16.0, 16), f"{A}: its link runs at 32 GT/s, more than its maximum of 16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("link", "doubt"), [
+    (PcieLink(32.0, 16, 32.0, 16), None), (PcieLink(2.5, 8, 32.0, 16), None), (PcieLink(), None), (PcieLink(32.0, 16), None),
+    (PcieLink(32.0, 16, 32.0, 8), f"{A}: its link runs on 16 lanes, more than its maximum of 8"),
+    (PcieLink(32.0, 16, 16.0, 16), f"{A}: its link runs at 32 GT/s, more than its maximum of 16"),
+])  # fmt: skip
 def test_a_link_that_does_more_than_it_can_is_doubted(link: PcieLink, doubt: str | None) -> None:
     assert link_doubt(PciDevice(A, link=link)) == doubt
 

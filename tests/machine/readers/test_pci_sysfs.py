@@ -1,7 +1,5 @@
 """PCI functions out of sysfs: kinds, the bridge above, links, what hypervisors make up, trees that cannot be; AMD's KFD topology."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,13 +49,10 @@ def test_every_function_has_its_parent_from_its_real_path_and_ports_of_a_switch_
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("class_id", "vendor", "kind"),
-    [
-        ("0x030200", "0x10de", "gpu"), ("0x120000", "0x8086", "other"), ("0x030000", "0x1a03", "other"), ("0x028000", "0x1d0f", "nic"),
-        ("", "", "other"), ("display", "nvidia", "other"), ("0x030200", "", "other"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("class_id", "vendor", "kind"), [
+    ("0x030200", "0x10de", "gpu"), ("0x120000", "0x8086", "other"), ("0x030000", "0x1a03", "other"), ("0x028000", "0x1d0f", "nic"),
+    ("", "", "other"), ("display", "nvidia", "other"), ("0x030200", "", "other"),
+])  # fmt: skip
 def test_a_kind_is_of_class_and_vendor(class_id: str, vendor: str, kind: str) -> None:
     """The table is that of `pci_parts`."""
     assert only(**{"class": class_id}, vendor=vendor).kind == kind
@@ -131,14 +126,10 @@ def test_what_the_kernel_does_not_know_of_a_link_is_unknown(speed: str, width: s
     assert only(**H100, **facts).link == PcieLink()
 
 
-@pytest.mark.parametrize(
-    ("vendor", "device", "speed", "virtual"),
-    [
-        ("0x1b36", "0x000c", "2.5 GT/s PCIe", True), ("0x1b36", "0x000c", "16.0 GT/s PCIe", True),
-        ("0x104c", "0x8232", "2.5 GT/s PCIe", True), ("0x104c", "0x8233", "16.0 GT/s PCIe", True),
-        ("0x8086", "0x347a", "2.5 GT/s PCIe", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "device", "speed", "virtual"), [
+    ("0x1b36", "0x000c", "2.5 GT/s PCIe", True), ("0x1b36", "0x000c", "16.0 GT/s PCIe", True), ("0x104c", "0x8232", "2.5 GT/s PCIe", True),
+    ("0x104c", "0x8233", "16.0 GT/s PCIe", True), ("0x8086", "0x347a", "2.5 GT/s PCIe", False),
+])  # fmt: skip
 def test_bridges_of_hypervisors_are_virtual_and_have_no_link(vendor: str, device: str, speed: str, virtual: bool) -> None:
     link = {"current_link_speed": speed, "current_link_width": "1", "max_link_speed": speed, "max_link_width": "1"}
     machine = pci_sysfs.read(tree(pci(PLACE, **{"class": "0x060400"}, vendor=vendor, device=device, **link)))
@@ -146,15 +137,12 @@ def test_bridges_of_hypervisors_are_virtual_and_have_no_link(vendor: str, device
     assert ("pci/0000:01:00.0/link" in machine.unknown) is virtual
 
 
-@pytest.mark.parametrize(
-    ("path", "others", "why"),
-    [
-        ("pci0000:00/0000:00:01.0/0000:01:00.0", [], "0000:00:01.0, which is not listed"),
-        ("pci0000:00/0000:00:01.0/0000:01:00.0", [pci("pci0000:00/0000:00:01.0", **NDR)], "0000:00:01.0, which is not a bridge"),
-        ("pci0000:00/0000:01:00.0/0000:01:00.0", [], "0000:01:00.0, which is not a bridge"),
-        ("pci0001:00/0001:00:01.0/0000:01:00.0", [pci("pci0001:00/0001:00:01.0", **BRIDGE)], "not on a bus before its own"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "others", "why"), [
+    ("pci0000:00/0000:00:01.0/0000:01:00.0", [], "0000:00:01.0, which is not listed"),
+    ("pci0000:00/0000:00:01.0/0000:01:00.0", [pci("pci0000:00/0000:00:01.0", **NDR)], "0000:00:01.0, which is not a bridge"),
+    ("pci0000:00/0000:01:00.0/0000:01:00.0", [], "0000:01:00.0, which is not a bridge"),
+    ("pci0001:00/0001:00:01.0/0000:01:00.0", [pci("pci0001:00/0001:00:01.0", **BRIDGE)], "not on a bus before its own"),
+])  # fmt: skip
 def test_a_parent_that_cannot_be_is_unknown_with_a_doubt(path: str, others: list[Any], why: str) -> None:
     found = pci_sysfs.read(tree(*others, pci(path, **H100)))
     assert next(device.parent for device in found.pci if device.kind == "gpu") is None
@@ -226,36 +214,28 @@ def test_amds_topology(files: dict[str, str], facts: Callable[[Machine], Any], e
     assert facts(pci_sysfs.read_kfd(Tree(files))) == expected
 
 
-@pytest.mark.parametrize(
-    ("location", "domain", "address"),
-    [
-        (0x0500, 0, "0000:05:00.0"), (0xC1FB, 0, "0000:c1:1f.3"), (0x0100, 2, "0002:01:00.0"), (0x0100, 0x10000, "10000:01:00.0"),
-        (0, 0, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("location", "domain", "address"), [
+    (0x0500, 0, "0000:05:00.0"), (0xC1FB, 0, "0000:c1:1f.3"), (0x0100, 2, "0002:01:00.0"), (0x0100, 0x10000, "10000:01:00.0"), (0, 0, None),
+])  # fmt: skip
 def test_a_location_is_bus_device_and_function(location: int, domain: int, address: str | None) -> None:
     assert pci_sysfs.address({"location_id": location, "domain": domain}) == address
 
 
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [(90402, "gfx942"), (90010, "gfx90a"), (90006, "gfx906"), (90008, "gfx908"), (90500, "gfx950"), (100306, "gfx1036"),
-     (110000, "gfx1100"), (120001, "gfx1201"), (0, None), (None, None), (10**18, None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("version", "name"), [
+    (90402, "gfx942"), (90010, "gfx90a"), (90006, "gfx906"), (90008, "gfx908"), (90500, "gfx950"), (100306, "gfx1036"), (110000, "gfx1100"),
+    (120001, "gfx1201"), (0, None), (None, None), (10**18, None),
+])  # fmt: skip
 def test_an_architecture_is_named_with_hexadecimal_digits(version: int | None, name: str | None) -> None:
     assert pci_sysfs.architecture(version) == name
 
 
-@pytest.mark.parametrize(
-    ("one", "most", "weight", "count"),
-    [
-        (50000, 200000, 15, 4),  # the two dies of an MI250X
-        (50000, 50000, 15, 1),
-        (50000, 0, 30, 0),  # reach each other over other dies
-        (0, 0, 15, 1),  # MI100, MI50: the kernel gives no figures
-        (0, 0, 30, 0),
-    ],
-)
+@pytest.mark.parametrize(("one", "most", "weight", "count"), [
+    (50000, 200000, 15, 4),  # the two dies of an MI250X
+    (50000, 50000, 15, 1),
+    (50000, 0, 30, 0),  # reach each other over other dies
+    (0, 0, 15, 1),  # MI100, MI50: the kernel gives no figures
+    (0, 0, 30, 0),
+])  # fmt: skip
 def test_links_of_a_pair_are_its_bandwidth_over_that_of_one(one: int, most: int, weight: int, count: int) -> None:
     found = pci_sysfs.read_kfd(Tree(PAIR | links(1, link(2, XGMI, one, most, weight))))
     assert sum(each.count for each in found.gpu_links) == count

@@ -1,7 +1,5 @@
 """Sockets, cores, threads, memory and NUMA nodes out of procfs and sysfs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -112,13 +110,10 @@ def test_cores_cost_two_reads_each_however_many_threads_they_have() -> None:
 NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"local_cpulist": "4-7"}, 8), ({"local_cpus": "0000000f"}, 0), ({"local_cpulist": "0-7"}, None), ({"local_cpulist": "4"}, None),
-        ({}, None), ({"local_cpulist": ""}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("files", "expected"), [
+    ({"local_cpulist": "4-7"}, 8), ({"local_cpus": "0000000f"}, 0), ({"local_cpulist": "0-7"}, None), ({"local_cpulist": "4"}, None),
+    ({}, None), ({"local_cpulist": ""}, None),
+])  # fmt: skip
 def test_a_devices_node_is_the_one_with_just_its_local_cpus(files: dict[str, str], expected: int | None) -> None:
     tree = Tree({f"/device/{name}": text for name, text in files.items()})
     assert linux.node_of(tree, "/device", NODES) == expected

@@ -1,7 +1,5 @@
 """ibv_devinfo, ibstat, ibstatus, rdma link, ibportstate and iblinkinfo: hand-written outputs that show one fact each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -137,16 +135,13 @@ def test_a_port(read: Callable[..., Machine], changes: Changes, facts: dict[str,
         assert unknown[1] in machine.unknown[unknown[0]]
 
 
-@pytest.mark.parametrize(
-    ("width", "speed", "text", "data"),
-    [
-        ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9), ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
-        ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9), ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
-        ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9), ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
-        ("4X (2)", "invalid speed (0)", None, None), ("invalid width (99)", "100.0 Gbps (128)", None, None),
-        ("3X (2)", "100.0 Gbps (128)", None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("width", "speed", "text", "data"), [
+    ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9), ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
+    ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9), ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
+    ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9), ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
+    ("4X (2)", "invalid speed (0)", None, None), ("invalid width (99)", "100.0 Gbps (128)", None, None),
+    ("3X (2)", "100.0 Gbps (128)", None, None),
+])  # fmt: skip
 def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
     width: str, speed: str, text: str | None, data: float | None
 ) -> None:
@@ -159,21 +154,13 @@ def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
         assert f"'{width}' at '{speed}'" in machine.unknown[RATE]
 
 
-@pytest.mark.parametrize(
-    ("printed", "data", "why"),
-    [
-        ("14", 13.625e9, None),
-        ("20", 16e9, None),
-        ("25", 25e9, None),
-        ("56", 54.5e9, None),
-        ("100", 100e9, None),
-        ("800", 800e9, None),
-        ("10", None, "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
-        ("40", None, "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
-        ("-1", None, "'-1' is not a valid port rate"),
-        ("1000000000000000000", None, "'1000000000000000000' is not a valid port rate"),
-    ],
-)
+@pytest.mark.parametrize(("printed", "data", "why"), [
+    ("14", 13.625e9, None), ("20", 16e9, None), ("25", 25e9, None), ("56", 54.5e9, None), ("100", 100e9, None), ("800", 800e9, None),
+    ("10", None, "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
+    ("40", None, "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
+    ("-1", None, "'-1' is not a valid port rate"),
+    ("1000000000000000000", None, "'1000000000000000000' is not a valid port rate"),
+])  # fmt: skip
 def test_ibstats_rate_is_what_line_coding_leaves_and_unknown_with_two_meanings(printed: str, data: float | None, why: str | None) -> None:
     machine = ibstat(("Rate: 400", f"Rate: {printed}"))
     assert (machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].ports[0].rate_text) == (data, printed)
@@ -304,14 +291,11 @@ def port(text: str) -> Port:
 SET = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
 TITLED = re.sub(r"^Lid:.*\n", "", NDR, flags=re.MULTILINE).replace("Lid 21 port 1", "Lid 22 port 2")
 STATES: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "NDR": (NDR, (1, "active", 400e9, 4, 21)),
-    "QDR": (QDR, (1, "active", 32e9, 4, 21)),
-    "FDR10": (FDR10, (1, "active", 40e9, 4, 21)),
-    "one lane of NDR": (NARROW, (1, "active", 100e9, 1, 21)),
-    "down": (PORT_DOWN, (1, "down", None, None, 21)),
+    "NDR": (NDR, (1, "active", 400e9, 4, 21)), "QDR": (QDR, (1, "active", 32e9, 4, 21)), "FDR10": (FDR10, (1, "active", 40e9, 4, 21)),
+    "one lane of NDR": (NARROW, (1, "active", 100e9, 1, 21)), "down": (PORT_DOWN, (1, "down", None, None, 21)),
     "after a change the port is as it is now": (SET, (1, "active", 400e9, 4, 21)),
     "old versions have the LID in the title": (TITLED, (2, "active", 400e9, 4, 22)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "facts"), STATES.values(), ids=STATES)
@@ -355,7 +339,6 @@ Switch: 0x248a070300000002 MF0;spine1:MQM9700/U1:
 """
 NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
 
-
 CABLES = NODE1, FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8), FabricLink("node2", "mlx5_1", 2, None, None, None, None)
 UNNAMED = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
 MANY = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in ADAPTERS.splitlines()[2:4])
@@ -383,10 +366,9 @@ def test_a_lanes_signalling_rate_names_it(lane, name):
     assert lane_name(lane) == name
 
 
-@pytest.mark.parametrize(
-    ("width", "lane", "bits"),
-    [(4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None)],
-)
+@pytest.mark.parametrize(("width", "lane", "bits"), [
+    (4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None),
+])  # fmt: skip
 def test_data_rate_of_a_cable(width, lane, bits):
     assert fabric_rate(width, lane) == bits
 

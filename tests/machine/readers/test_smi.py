@@ -1,7 +1,5 @@
 """nvidia-smi, rocm-smi and amd-smi: matrices of paths, counted NVLinks, NICs by name; glued columns come apart or are refused."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -160,44 +158,34 @@ def test_equal_counts_to_every_peer_are_a_switch_when_no_gpu_has_as_many_links(g
     assert (("gpu0", SWITCH) in links(machine)) is switched
 
 
-@pytest.mark.parametrize(
-    ("whole", "glued"),
-    [
-        ("\tSYS\tPXB\tSYS\t", "\tSYSPXB\tSYS\t"), (" X \tNV12\t", " X NV12\t"), ("NV12\t X ", "NV12X "), ("GPU3\tNIC0", "GPU3NIC0"),
-        ("NIC1\tCPU", "NIC1CPU"), ("\tPIX\tSYS\t X", "\tPIXSYSX"), ("\t", "    "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("whole", "glued"), [
+    ("\tSYS\tPXB\tSYS\t", "\tSYSPXB\tSYS\t"), (" X \tNV12\t", " X NV12\t"), ("NV12\t X ", "NV12X "), ("GPU3\tNIC0", "GPU3NIC0"),
+    ("NIC1\tCPU", "NIC1CPU"), ("\tPIX\tSYS\t X", "\tPIXSYSX"), ("\t", "    "),
+])  # fmt: skip
 def test_glued_columns_come_apart(whole: str, glued: str) -> None:
     assert whole in BRIDGED
     bent, straight = smi.read(BRIDGED.replace(whole, glued), "m"), smi.read(BRIDGED, "m")
     assert (bent.paths, bent.gpus, bent.gpu_links, bent.nics) == (straight.paths, straight.gpus, straight.gpu_links, straight.nics)
 
 
-@pytest.mark.parametrize(
-    ("whole", "bent"),
-    [
-        ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tPXB\tSYS\t0-31"),  # a case is missing
-        ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tSYS\tPXB\tSYS\tSYS\t0-31"),  # one too many
-        ("GPU1\tNV12\t X \t", "GPU1\t X \tNV12\t"),  # shifted against its own column
-        ("\tNIC0\tNIC1\tCPU", "\tNIC0\tCPU"),  # the heading lacks a column
-        ("GPU2\tNODE\tNODE", "GPU2\tNODE\tN0DE"),  # no word of the tool's
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("whole", "bent"), [
+    ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tPXB\tSYS\t0-31"),  # a case is missing
+    ("NODE\tSYS\tPXB\tSYS\t0-31", "NODE\tSYS\tPXB\tSYS\tSYS\t0-31"),  # one too many
+    ("GPU1\tNV12\t X \t", "GPU1\t X \tNV12\t"),  # shifted against its own column
+    ("\tNIC0\tNIC1\tCPU", "\tNIC0\tCPU"),  # the heading lacks a column
+    ("GPU2\tNODE\tNODE", "GPU2\tNODE\tN0DE"),  # no word of the tool's
+])  # fmt: skip
 def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str) -> None:
     assert whole in BRIDGED
     with pytest.raises(Unreadable, match=r"^m: row (GPU|NIC)\d .*\d columns"):
         smi.read(BRIDGED.replace(whole, bent), "m")
 
 
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        ("\t\t\t\tN/A", "its NUMA Affinity is empty, as in a container"),
-        ("                             N/A", "its NUMA Affinity is empty, as in a container"),
-        ("\t0-63\t0-1\t\tN/A", "its NUMA Affinity is 0-1"),
-        ("\t0-63\tN/A\t\tN/A", "its NUMA Affinity is N/A"),
-    ],
-)
+@pytest.mark.parametrize(("row", "why"), [
+    ("\t\t\t\tN/A", "its NUMA Affinity is empty, as in a container"),
+    ("                             N/A", "its NUMA Affinity is empty, as in a container"),
+    ("\t0-63\t0-1\t\tN/A", "its NUMA Affinity is 0-1"), ("\t0-63\tN/A\t\tN/A", "its NUMA Affinity is N/A"),
+])  # fmt: skip
 def test_an_affinity_that_names_no_node_is_unknown_with_its_reason(row: str, why: str) -> None:
     machine = smi.read(f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X {row}\n", "m")
     assert machine.gpus[0].numa is None and machine.unknown["gpus/gpu0/numa"] == why
@@ -283,15 +271,12 @@ def table(title: str, cases: dict[tuple[str, str], str]) -> str:
 
 
 PAIRS = [(a, b) for a in (A, B, C) for b in (A, B, C)]
-TEXT = "\n".join(
-    [
-        table("ACCESS", {pair: "DISABLED" if pair in PCIE else "ENABLED" for pair in PAIRS}),
-        table("WEIGHT", {(a, b): "0" if a == b else "15" if (a, b) in XGMI else "40" for a, b in PAIRS}),
-        table("LINK TYPE", {pair: word(*pair) for pair in PAIRS}),
-        table("NUMA BW", dict.fromkeys(PAIRS, "50000-50000")),
-        "Legend:\n  SELF = Current GPU\n",
-    ]
-)
+TEXT = "\n".join([
+    table("ACCESS", {pair: "DISABLED" if pair in PCIE else "ENABLED" for pair in PAIRS}),
+    table("WEIGHT", {(a, b): "0" if a == b else "15" if (a, b) in XGMI else "40" for a, b in PAIRS}),
+    table("LINK TYPE", {pair: word(*pair) for pair in PAIRS}), table("NUMA BW", dict.fromkeys(PAIRS, "50000-50000")),
+    "Legend:\n  SELF = Current GPU\n",
+])  # fmt: skip
 JSON = json.dumps(
     [
         {
