@@ -95,9 +95,7 @@ def test_an_iommu_before_a_gpu_and_a_nic() -> None:
     pytest.param(4, 2, 3, (2, 0), ["GPU 1"], id="SNC2"), pytest.param(2, 2, 1, (0, 1), ["GPU 0"], id="a node for each socket"),
     pytest.param(4, 1, 3, (0, 1), [], id="NPS4 of one socket"),
 ])  # fmt: skip
-def test_gpus_of_the_nics_socket_are_not_across_sockets(
-    nodes: int, sockets: int | None, nic_node: int, gpu_nodes: tuple[int, ...], remote: list[str]
-) -> None:
+def test_gpus_of_the_nics_socket_are_not_across_sockets(nodes, sockets, nic_node, gpu_nodes, remote) -> None:
     gpus = tuple(Gpu(f"gpu{number}", index=number, numa=node) for number, node in enumerate(gpu_nodes))
     nic = Nic("mlx5_0", rdma=True, numa=nic_node)
     paths = {(gpu.key, nic.key): "SYS" for gpu in gpus if gpu.numa != nic_node}

@@ -178,9 +178,7 @@ INTEL, EPYC = {"/proc/cpuinfo": "vendor_id : GenuineIntel"}, {"/proc/cpuinfo": "
     (EPYC, "intel_iommu=off", None), (EPYC, "amd_iommu=off", "off"), (INTEL, "iommu=pt", None), (INTEL, "iommu=pt iommu=off", "off"),
     ({}, "", None),
 ])  # fmt: skip
-def test_the_iommu_is_as_its_groups_have_it_and_else_as_the_kernel_command_line(
-    files: dict[str, str], line: str, state: str | None
-) -> None:
+def test_the_iommu_is_as_its_groups_have_it_and_else_as_the_kernel_command_line(files, line, state) -> None:
     machine = linux.read(Tree(files | {"/proc/cmdline": line}))
     assert machine.system.iommu == state
     assert ("system/iommu" in machine.unknown) is (state is None)
@@ -202,9 +200,7 @@ def test_what_else_shows_an_iommu_a_hypervisor_and_a_container() -> None:
     (VM_FLAGS, "Somebody", "Something", "hypervisor"), ("platform : PowerNV", "", "", ""), ("platform : pSeries", "", "", "hypervisor"),
     ("Features : fp asimd", "Supermicro", "ARS-111GL", None), ("Features : fp asimd", "QEMU", "virt", "kvm"),
 ])  # fmt: skip
-def test_a_hypervisor_is_known_by_the_machines_maker_and_the_processors_flag(
-    flags: str, vendor: str, product: str, found: str | None
-) -> None:
+def test_a_hypervisor_is_known_by_the_machines_maker_and_the_processors_flag(flags, vendor, product, found) -> None:
     files = {"/proc/cpuinfo": flags, f"{DMI}/sys_vendor": vendor, f"{DMI}/product_name": product}
     assert system(files).virtualization == found
 

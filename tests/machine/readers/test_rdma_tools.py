@@ -142,9 +142,7 @@ def test_a_port(read: Callable[..., Machine], changes: Changes, facts: dict[str,
     ("4X (2)", "invalid speed (0)", None, None), ("invalid width (99)", "100.0 Gbps (128)", None, None),
     ("3X (2)", "100.0 Gbps (128)", None, None),
 ])  # fmt: skip
-def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
-    width: str, speed: str, text: str | None, data: float | None
-) -> None:
+def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(width, speed, text, data) -> None:
     machine = ibv(("4X (2)", width), ("100.0 Gbps (128)", speed))
     port = machine.nics[0].ports[0]
     assert port.rate_bits_per_s == data
@@ -227,21 +225,21 @@ NO_RATE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "bits"), [*CODED.items(), *((text, None) for text in NO_RATE)])
-def test_the_kernels_text_for_a_rate_is_the_data_rate_after_line_coding_or_unknown(text: str, bits: float | None) -> None:
-    assert port_rate(text) == bits
-
-
-@pytest.mark.parametrize(("text", "bits"), ETHERNET.items())
-def test_ethernet_borrows_the_names_and_not_the_coding(text: str, bits: float) -> None:
-    assert port_rate(text, "ethernet") == bits
-
-
-@pytest.mark.parametrize(
-    ("text", "whether"), [("10 Gb/sec (4X SDR)", True), ("10 Gb/sec (4X)", True), ("40 Gb/sec (4X QDR)", False), ("", False)]
-)
-def test_sdr_may_be_what_an_old_kernel_prints_for_a_speed_it_does_not_know(text: str, whether: bool) -> None:
-    assert falls_back(text) is whether
+@pytest.mark.parametrize(("function", "arguments", "expected"), [
+    *((port_rate, (text,), bits) for text, bits in CODED.items()), *((port_rate, (text,), None) for text in NO_RATE),
+    *((port_rate, (text, "ethernet"), bits) for text, bits in ETHERNET.items()),  # borrows the names and not the coding
+    # SDR may be what an old kernel prints for a speed that it does not know
+    (falls_back, ("10 Gb/sec (4X SDR)",), True), (falls_back, ("10 Gb/sec (4X)",), True), (falls_back, ("40 Gb/sec (4X QDR)",), False),
+    (falls_back, ("",), False),
+    # the signalling rate of a lane names it
+    (lane_name, (25.78125e9,), "EDR"), (lane_name, (53.125e9,), "HDR"), (lane_name, (106.25e9,), "NDR"), (lane_name, (10.0e9,), "QDR"),
+    (lane_name, (26e9,), None), (lane_name, (-1.0,), None),
+    # the data rate of a cable by its lanes and their signalling rate
+    (fabric_rate, (4, 25.78125e9), 100e9), (fabric_rate, (4, 106.25e9), 400e9), (fabric_rate, (4, 10e9), 32e9),
+    (fabric_rate, (4, 14.0625e9), 54.5e9), (fabric_rate, (None, 10e9), None), (fabric_rate, (4, None), None),
+])  # fmt: skip
+def test_a_rate_is_the_data_rate_after_line_coding_or_unknown(function, arguments, expected) -> None:
+    assert function(*arguments) == expected
 
 
 @settings(max_examples=200)
@@ -282,12 +280,6 @@ LIMITED = NARROW.replace("LinkWidthEnabled:................1X or 4X", "LinkWidth
 PORT_DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down\nPhysLinkState:...................Polling")
 
 
-def port(text: str) -> Port:
-    assert rdma_tools.looks_like_ibportstate(text)
-    (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
-    return nic.ports[0]
-
-
 SET = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
 TITLED = re.sub(r"^Lid:.*\n", "", NDR, flags=re.MULTILINE).replace("Lid 21 port 1", "Lid 22 port 2")
 STATES: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -300,7 +292,8 @@ STATES: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize(("text", "facts"), STATES.values(), ids=STATES)
 def test_the_state_of_a_port(text: str, facts: tuple[Any, ...]) -> None:
-    seen = port(text)
+    assert rdma_tools.looks_like_ibportstate(text)
+    ((seen,),) = (nic.ports for nic in rdma_tools.read_ibportstate(text, "port.txt").nics)
     assert (seen.number, seen.state, seen.rate_bits_per_s, seen.lanes, seen.lid) == facts
     assert (seen.max_lanes, seen.sm_lid, seen.phys_state) == (4, 4, "polling" if text == PORT_DOWN else "linkup")
 
@@ -351,33 +344,15 @@ FABRICS: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
     "a list of switches alone is turned round": (SWITCHES, lambda m: m.fabric, (NODE1,)),
     "where both are listed each cable counts once": (ADAPTERS + SWITCHES, lambda m: m.fabric, CABLES),
     "an adapter without its host's name": (UNNAMED, lambda m: m.fabric[0].host, "0x0c42a10300000001"),
+    **{f"a rate that no link has: {speed}": (ADAPTERS.replace("4X        106.25 Gbps ", speed, 1),
+        lambda m: (m.fabric[0].width, m.fabric[0].lane_bits_per_s, "1 links " in m.doubts[0]), (None, None, True))
+        for speed in ("4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps ")},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "facts", "expected"), FABRICS.values(), ids=FABRICS)
 def test_a_fabric(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
     assert facts(rdma_tools.read_iblinkinfo(text, "x")) == expected
-
-
-@pytest.mark.parametrize(
-    ("lane", "name"), [(25.78125e9, "EDR"), (53.125e9, "HDR"), (106.25e9, "NDR"), (10.0e9, "QDR"), (26e9, None), (-1.0, None)]
-)
-def test_a_lanes_signalling_rate_names_it(lane, name):
-    assert lane_name(lane) == name
-
-
-@pytest.mark.parametrize(("width", "lane", "bits"), [
-    (4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None),
-])  # fmt: skip
-def test_data_rate_of_a_cable(width, lane, bits):
-    assert fabric_rate(width, lane) == bits
-
-
-@pytest.mark.parametrize("speed", ["4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps "])
-def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
-    machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
-    assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
-    assert "1 links " in machine.doubts[0]
 
 
 LINKS = """\
@@ -404,9 +379,8 @@ def test_rdma_link_lists_ports_without_rates(text: str) -> None:
     infiniband, roce, software = machine.nics
     assert [(nic.name, nic.interfaces) for nic in machine.nics] == [("mlx5_0", ()), ("mlx5_1", ("ens2f0np0",)), ("rxe0", ("eth0",))]
     assert (infiniband.ports[0].link_layer, infiniband.ports[0].lid, infiniband.ports[0].sm_lid) == ("infiniband", 13399, 49151)
-    assert (roce.ports[0].link_layer, roce.ports[0].lid, roce.ports[0].state, roce.ports[0].phys_state) == (
-        "ethernet", None, "active", "linkup",
-    )  # fmt: skip
+    assert (roce.ports[0].link_layer, roce.ports[0].lid) == ("ethernet", None)
+    assert (roce.ports[0].state, roce.ports[0].phys_state) == ("active", "linkup")
     assert (software.ports[0].state, software.virtual is None) == ("down", False)
     assert [nic.ports[0].rate_bits_per_s for nic in machine.nics] == [None] * 3
     assert "prints no rate" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
