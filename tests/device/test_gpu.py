@@ -97,12 +97,8 @@ def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
     assert gpu_obstacle({"CUDA_VISIBLE_DEVICES": variable}) == why
 
 
-def test_a_machine_with_gpus_is_fine(machine):
+def test_a_machine_with_gpus_is_fine_and_asking_never_raises(machine, monkeypatch):
     machine()
     assert gpu_obstacle({}) is None
-
-
-def test_asking_never_raises(machine, monkeypatch):
-    machine()
     monkeypatch.setattr(unavailable, "cupy_runtime", lambda: 1 // 0)
     assert gpu_obstacle({}) == unavailable.CudaFailed("ZeroDivisionError: integer division or modulo by zero")

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from collbench.machine.doctor.finding import pages
 from collbench.machine.model import Machine
 from tests.doctor.machines import changed, codes, found, with_port, with_system
 from tests.machine.machines import dgx
@@ -37,17 +36,10 @@ def test_a_difference_is_found(code: str, severity: str, others: list[Machine], 
     assert evidence in finding.evidence and finding.what and finding.remedy
 
 
-def test_every_code_has_a_fault() -> None:
-    assert [code for code, *_ in FAULTS] == [code for code in pages() if code.startswith("CB26")]
-
-
-def test_the_minority_differs() -> None:
+def test_the_minority_differs_and_firmware_also_within_a_node() -> None:
     assert "dgx03 differs" in found(dgx(), "CB2601", SECOND, SHORT).what
     assert codes(dgx(), SOFTWARE) == ["CB2603", "CB2604"]
     assert codes(dgx(), A100) == ["CB2607"]
-
-
-def test_firmware_within_a_node() -> None:
     assert found(dgx(), "CB2605", OLD).what == "ConnectX-7 runs with 2 versions of firmware"
     assert found(OLD, "CB2605").hostname == "dgx02"
 

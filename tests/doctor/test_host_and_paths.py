@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.machine.doctor.examine import examine
-from collbench.machine.doctor.finding import pages
 from collbench.machine.model import Disagreement, Gpu, Machine, Nic, NumaNode, System
 from tests.doctor.machines import Fault, changed, codes, with_system
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
@@ -64,12 +63,6 @@ def test_a_fault_is_found(fault: Fault) -> None:
     fault.check()
 
 
-def test_every_code_has_a_fault() -> None:
-    assert {each.code for each in FAULTS} == {
-        code for code in pages() if code[:4] == "CB24" or code in ("CB2501", "CB2502", "CB2503", "CB2504")
-    }
-
-
 @pytest.mark.parametrize("machine", HEALTHY.values(), ids=HEALTHY)
 def test_what_is_no_fault(machine: Machine) -> None:
     assert not codes(machine)
@@ -89,30 +82,19 @@ def test_an_iommu_before_a_gpu_and_a_nic() -> None:
     assert codes(TRAY) == ["CB2504"]
 
 
-@pytest.mark.parametrize(("nodes", "sockets", "nic_node", "gpu_nodes", "remote"), [
-    pytest.param(8, 2, 4, (1, 5), ["GPU 0"], id="NPS4: GPU 1 is at another node of the NIC's socket"),
-    pytest.param(8, None, 4, (1, 5), ["GPU 0"], id="as NCCL's topology file, without sockets"),
-    pytest.param(4, 2, 3, (2, 0), ["GPU 1"], id="SNC2"), pytest.param(2, 2, 1, (0, 1), ["GPU 0"], id="a node for each socket"),
+@pytest.mark.parametrize(("nodes", "sockets", "nic_node", "gpu_nodes", "found"), [
+    pytest.param(8, 2, 4, (1, 5), ["sockets: GPU 0"], id="NPS4: GPU 1 is at another node of the NIC's socket"),
+    pytest.param(8, None, 4, (1, 5), ["sockets: GPU 0"], id="as NCCL's topology file, without sockets"),
+    pytest.param(4, 2, 3, (2, 0), ["sockets: GPU 1"], id="SNC2"),
+    pytest.param(2, 2, 1, (0, 1), ["sockets: GPU 0"], id="a node for each socket"),
     pytest.param(4, 1, 3, (0, 1), [], id="NPS4 of one socket"),
+    pytest.param(2, None, 1, (0,), ["NUMA nodes: GPU 0"], id="without known sockets"),
 ])  # fmt: skip
-def test_gpus_of_the_nics_socket_are_not_across_sockets(nodes, sockets, nic_node, gpu_nodes, remote) -> None:
+def test_gpus_of_the_nics_socket_are_not_across_sockets(nodes, sockets, nic_node, gpu_nodes, found) -> None:
     gpus = tuple(Gpu(f"gpu{number}", index=number, numa=node) for number, node in enumerate(gpu_nodes))
-    nic = Nic("mlx5_0", rdma=True, numa=nic_node)
-    paths = {(gpu.key, nic.key): "SYS" for gpu in gpus if gpu.numa != nic_node}
-    paths |= {(gpu.key, nic.key): "PIX" for gpu in gpus if gpu.numa == nic_node}
+    paths = {(gpu.key, "mlx5_0"): "PIX" if gpu.numa == nic_node else "SYS" for gpu in gpus}
     numa_nodes = tuple(NumaNode(number, cpus=f"{number}") for number in range(nodes))
-    machine = Machine(gpus=gpus, nics=(nic,), paths=paths, numa_nodes=numa_nodes, system=System(sockets=sockets))
-    findings = [finding for finding in examine([machine]) if finding.code == "CB2501"]
-    assert [finding.what for finding in findings] == [
-        f"{len(remote)} GPU reach a NIC only across sockets: {' and '.join(remote)}" for _ in findings
-    ]
-    assert bool(findings) == bool(remote)
-
-
-def test_without_known_sockets_it_is_said_of_numa_nodes() -> None:
-    gpu = Gpu("gpu0", index=0, numa=0)
-    nic = Nic("mlx5_0", rdma=True, numa=1)
-    nodes = tuple(NumaNode(number, cpus=f"{number}") for number in range(2))
-    (finding,) = (each for each in examine([Machine(gpus=(gpu,), nics=(nic,), paths={("gpu0", "mlx5_0"): "SYS"}, numa_nodes=nodes)])
-                  if each.code == "CB2501")  # fmt: skip
-    assert "only across NUMA nodes" in finding.what
+    nics = (Nic("mlx5_0", rdma=True, numa=nic_node),)
+    machine = Machine(gpus=gpus, nics=nics, paths=paths, numa_nodes=numa_nodes, system=System(sockets=sockets))
+    what = [finding.what for finding in examine([machine]) if finding.code == "CB2501"]
+    assert what == [f"1 GPU reach a NIC only across {across}" for across in found]

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from collbench.machine.doctor.finding import pages
 from collbench.machine.model import Gpu, Machine, PciDevice, PcieLink, System
 from tests.doctor.machines import Fault, changed, codes, found, with_link, with_system
 from tests.machine.machines import GEN4_X16, GEN5_X16, bridge, dgx, gpu_device, laptop, nic_device
@@ -57,9 +56,8 @@ MORE_DEVICES = (
     nic_device("0000:01:00.0", "0000:00:0c.0", 0, PcieLink(5.0, 1, 5.0, 2), name="BCM5720"),
     bridge("0000:17:1f.0", UPSTREAM, 0, link=PcieLink(16.0, 4, 32.0, 16)),
 )
-SWITCHES = (bridge("0000:82:00.0", None, 0, acs=("SrcValid",)), PciDevice(
-    "0000:83:00.0", "nvswitch", "0000:82:00.0", link=PcieLink(16.0, 2, 16.0, 2),
-))  # fmt: skip
+NVSWITCH = PciDevice("0000:83:00.0", "nvswitch", "0000:82:00.0", link=PcieLink(16.0, 2, 16.0, 2))
+SWITCHES = (bridge("0000:82:00.0", None, 0, acs=("SrcValid",)), NVSWITCH)
 # QEMU's bridges read 2.5 GT/s x1; one of them has a fact that no other source has.
 GUEST = (
     bridge("0000:00:02.0", None, 0, "root", PcieLink(2.5, 1, 2.5, 1), virtual=True, acs=ACS),
@@ -108,14 +106,7 @@ HEALTHY = {
 def test_a_fault_is_found(fault: Fault) -> None:
     fault.check()
     assert set(codes(fault.machine)) == ({"CB2101", "CB2102"} if fault.machine is RTX8000 else {fault.code})
-
-
-def test_every_code_has_a_fault() -> None:
-    assert {each.code for each in FAULTS} == {code for code in pages() if code.startswith("CB21")}
-
-
-def test_a_finding_names_its_host() -> None:
-    assert found(FAULTS[0].machine, "CB2101").hostname == "dgx01"
+    assert found(fault.machine, fault.code).hostname == fault.machine.hostname
 
 
 @pytest.mark.parametrize("machine", HEALTHY.values(), ids=HEALTHY)

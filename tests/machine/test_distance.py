@@ -11,6 +11,7 @@ from collbench.machine.distance import ORDER, Distances, closeness
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, System
 from collbench.machine.readers import nccl_xml
 from tests.machine.machines import bridge, dgx, gpu_device, laptop, mesh, nic_device, pcie_box
+from tests.machine.readers.nccl_files import gpu
 
 GPU, NIC = "0000:18:00.0", "0000:1a:00.0"
 
@@ -34,7 +35,12 @@ HOST_BRIDGE = [bridge("0000:10:00.0", None, 0, "root", class_id=0x060000)]
 HOST_BRIDGE += [bridge(f"0000:10:0{port}.0", "0000:10:00.0", 0, "bridge") for port in (1, 2)]
 NO_PARENT = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
 VIRTUAL_NICS = replace(dgx(), pci=tuple(replace(device, virtual=device.kind == "nic") for device in dgx().pci))
+NODE = '<cpu numaid="{}" arch="x86_64" vendor="GenuineIntel" affinity="00000000,00000001">{}</cpu>'
+CPUS = NODE.format(0, gpu("0000:18:00.0") + gpu("0000:2a:00.0", 1)) + NODE.format(1, gpu("0000:9a:00.0", 2))
+OF_NCCL = nccl_xml.read(f'<system version="1">{CPUS}</system>', "topo.xml")
 PATHS: dict[str, tuple[Machine, str, str, str]] = {
+    "NCCL's XML leaves out root ports": (OF_NCCL, "0000:18:00.0", "0000:2a:00.0", "PHB"),
+    "NCCL's XML, another processor": (OF_NCCL, "0000:18:00.0", "0000:9a:00.0", "SYS"),
     "itself": (dgx(), GPU, GPU, "X"),
     "over the NVSwitch": (dgx(), GPU, "0000:c4:00.0", "NV18"),
     "upstream and downstream ports of one switch": (dgx(), GPU, "mlx5_0", "PIX"),
@@ -70,20 +76,6 @@ def test_path(name: str) -> None:
     machine, a, b, expected = PATHS[name]
     assert Distances(machine).path(a, b) == expected == Distances(machine).path(b, a)
     assert Distances(machine).why_unknown(a, b) is None
-
-
-def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
-    def cpu(numa: int, inner: str) -> str:
-        return f'<cpu numaid="{numa}" arch="x86_64" vendor="GenuineIntel" affinity="00000000,00000001">{inner}</cpu>'
-
-    def gpu(rank: int, bus: str) -> str:
-        place = f'busid="0000:{bus}:00.0" class="0x030200" vendor="0x10de" link_speed="32.0 GT/s PCIe" link_width="16"'
-        return f'<pci {place}><gpu dev="{rank}" sm="90" rank="{rank}" gdr="1"/></pci>'
-
-    text = f'<system version="1">{cpu(0, gpu(0, "18") + gpu(1, "2a"))}{cpu(1, gpu(2, "9a"))}</system>'
-    machine = nccl_xml.read(text, "topo.xml")
-    assert Distances(machine).path("0000:18:00.0", "0000:2a:00.0") == "PHB"
-    assert Distances(machine).path("0000:18:00.0", "0000:9a:00.0") == "SYS"
 
 
 @pytest.mark.parametrize(("machine", "why"), [

@@ -27,21 +27,17 @@ def packed(*entries) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, *what in entries:
-            header = tarfile.TarInfo(name)
+            header, data = tarfile.TarInfo(name), b""
             if not what:
                 header.type = tarfile.DIRTYPE
-            elif what[0] == "->":
-                header.type, header.linkname = tarfile.SYMTYPE, what[1]
-            elif what[0] == "=":
-                header.type, header.linkname = tarfile.LNKTYPE, what[1]
+            elif what[0] in {"->", "="}:
+                header.type, header.linkname = tarfile.SYMTYPE if what[0] == "->" else tarfile.LNKTYPE, what[1]
             elif what[0] in {tarfile.CHRTYPE, tarfile.FIFOTYPE}:
                 header.type = what[0]
             else:
                 data = what[0].encode() if isinstance(what[0], str) else what[0]
                 header.size = len(data)
-                tar.addfile(header, io.BytesIO(data))
-                continue
-            tar.addfile(header)
+            tar.addfile(header, io.BytesIO(data))
     return out.getvalue()
 
 
@@ -168,13 +164,10 @@ def test_a_tarball_that_is_cut_off_is_refused_or_doubted(opened, suffix, share):
         assert "it may be cut off" in archive.doubts[0]
 
 
-VALID = packed(*MACHINE)
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), min_size=1, max_size=6), st.sampled_from([*COMPRESS]))
 def test_damage_anywhere_ends_in_a_sentence_or_a_tree(tmp_path_factory, changes, suffix):
-    data = bytearray(COMPRESS[suffix](VALID))
+    data = bytearray(COMPRESS[suffix](packed(*MACHINE)))
     for at, value in changes:
         data[at % len(data)] = value
     file = tmp_path_factory.getbasetemp() / f"damaged{suffix}"

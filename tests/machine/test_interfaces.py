@@ -65,14 +65,10 @@ INTERFACES = {
     "no driver": (("eth0", ""), {"speed": "1000\n"}, Interface("eth0", 1500, 1e9, None, None)),
     "a bond": (("bond0",), {"speed": "200000\n", "more": ("bonding",)}, Interface("bond0", 1500, 200e9, None, None)),
     "loopback": (("lo",), {"mtu": "65536\n"}, Interface("lo", 65536, None, "loopback", None)),
-    **{f"a real NIC that does not show its speed: {speed!r}": (("eth0", "ixgbe"), {"speed": speed},
-        Interface("eth0", 1500, None, None, None)) for speed in ("-1\n", "0\n", "", "unknown\n", None)},
+    "a real NIC that does not show its speed": (("eth0", "ixgbe"), {}, Interface("eth0", 1500, None, None, None)),
     **{f"of a virtual machine: {driver}": (("eth0", driver), {"speed": "10000\n"}, Interface("eth0", 1500, None, why, None))
         for driver, why in (("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's"))},
-    **{  # a veth claims 10 Gb/s
-        f"virtual: {why}": (("x0",), {"speed": "10000\n", "more": more}, Interface("x0", 1500, None, why, None))
-        for more, why in (((), "veth or the like"), (("tun_flags",), "tap"), (("bridge",), "bridge"))
-    },
+    "virtual": (("x0",), {"speed": "10000\n"}, Interface("x0", 1500, None, "veth or the like", None)),  # it claims 10 Gb/s
 }  # fmt: skip
 
 

@@ -30,16 +30,6 @@ MATRIX = Machine(
 )  # fmt: skip
 
 
-def test_nothing_gives_an_empty_machine() -> None:
-    assert merge([]) == Machine()
-
-
-def test_one_source_alone_stays_as_it_is() -> None:
-    merged = merge([SYSFS])
-    assert replace(merged, origins={}) == SYSFS
-    assert origin(merged, f"gpus/{A}/numa") == "sysfs" and origin(merged, "system/threads") == "sysfs"
-
-
 COUNTED = Machine(
     sources=("nvidia-smi nvlink -s",), gpus=MATRIX.gpus, gpu_links=(GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 10))
 )
@@ -75,6 +65,7 @@ def device_names(machine: Machine) -> list[str]:
 
 
 CASES: dict[str, tuple[list[Machine], Callable[[Machine], Any], Any]] = {
+    "nothing gives an empty machine": ([], lambda m: m, Machine()),
     "the first that reports a fact wins": ([SYSFS, TOOL], lambda m: (m.system, m.numa_nodes, m.sources),
         (System(architecture="x86_64", threads=96, kernel="6.1"), (NumaNode(0, "0-47"),), ("sysfs", "lspci"))),
     "the source of each fact": ([SYSFS, TOOL], lambda m: [origin(m, f"system/{name}") for name in ("architecture", "kernel")],
@@ -144,7 +135,10 @@ def test_rates_agree_within_line_coding(first: float, second: float, expected: t
     assert others(merged) == ([("nics/mlx5_0/ports/1/rate_bits_per_s", *expected)] if expected else [])
 
 
-def test_merging_again_changes_nothing_and_keeps_its_source() -> None:
+def test_one_source_stays_as_it_is_and_merging_again_changes_nothing_and_keeps_the_sources() -> None:
+    alone = merge([SYSFS])
+    assert replace(alone, origins={}) == SYSFS
+    assert origin(alone, f"gpus/{A}/numa") == "sysfs" and origin(alone, "system/threads") == "sysfs"
     merged = merge([SYSFS, MATRIX])
     again = merge([merged])
     assert replace(again, origins={}) == replace(merged, origins={})
@@ -155,8 +149,7 @@ def test_merging_again_changes_nothing_and_keeps_its_source() -> None:
 @given(st.lists(MACHINES, max_size=3))
 def test_any_machines_merge_without_doubling_a_part(machines: list[Machine]) -> None:
     merged = merge(machines)
-    assert {port.number for nic in merged.nics for port in nic.ports} <= {
-        port.number for m in machines for nic in m.nics for port in nic.ports
-    }
+    ports, merged_ports = ({port.number for m in of for nic in m.nics for port in nic.ports} for of in (machines, [merged]))
+    assert merged_ports <= ports
     assert len({gpu.key for gpu in merged.gpus}) == len(merged.gpus)
     assert len({nic.name for nic in merged.nics}) == len(merged.nics)

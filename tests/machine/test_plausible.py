@@ -8,8 +8,9 @@ from tests.machine.machines import MACHINES
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_real_machine_is_not_accused(name: str) -> None:
-    assert list(impossible(MACHINES[name]())) == []
+def test_a_real_machine_is_not_accused_nor_one_with_zero_links(name: str) -> None:
+    machine = MACHINES[name]()
+    assert list(impossible(machine)) == list(impossible(replace(machine, gpu_links=(GpuLink("g", "switch", 0),)))) == []
 
 
 @pytest.mark.parametrize(("machine", "expected"), [
@@ -27,8 +28,3 @@ def test_a_real_machine_is_not_accused(name: str) -> None:
 ])  # fmt: skip
 def test_each_is_named_with_its_place(machine: Machine, expected: str) -> None:
     assert list(impossible(machine)) == [expected]
-
-
-def test_zero_is_a_figure_like_others() -> None:
-    dead = replace(MACHINES["dgx"](), gpu_links=(GpuLink("g", "switch", 0),))
-    assert list(impossible(dead)) == []

@@ -45,15 +45,11 @@ def test_functions_of_one_port(nics: tuple[Nic, ...], gpu: str | None, certain: 
     assert shared_ports(Machine(nics=nics, gpus=gpus)) == (() if certain is None else (SharedPort(names, certain),))
 
 
-def test_a_guid_of_a_whole_host_joins_no_ports() -> None:
+def test_a_guid_of_a_whole_host_and_virtual_functions_join_no_ports() -> None:
     nics = tuple(device(f"mlx5_{place}", f"0000:{place + 1}0:00.0") for place in range(8))
     assert not any(port.certain for port in shared_ports(Machine(nics=nics)))
-
-
-def test_virtual_functions_are_no_second_functions() -> None:
-    nics = pair("0000:17:00.0", "0000:18:00.0")
     share = PciDevice("0000:18:00.0", "nic", virtual=True)
-    assert shared_ports(Machine(nics=nics, pci=(share,))) == ()
+    assert shared_ports(Machine(nics=pair("0000:17:00.0", "0000:18:00.0"), pci=(share,))) == ()
 
 
 def bridges(sm_lid: int = 1, gbit: float = 100) -> tuple[Nic, ...]:

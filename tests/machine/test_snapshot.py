@@ -1,6 +1,5 @@
 """A machine survives JSON unchanged; any other object is rejected in one sentence."""
 
-import copy
 import json
 from typing import Any
 
@@ -45,17 +44,6 @@ def test_it_is_plain_json_with_the_models_names() -> None:
     assert from_json(plain) == NODE
 
 
-def changed(path: str, value: object) -> dict[str, Any]:
-    """NODE's JSON with one value replaced; a path ends in the field's name."""
-    data: Any = copy.deepcopy(to_json(NODE))
-    *way, last = path.split("/")
-    at = data
-    for step in way:
-        at = at[int(step)] if isinstance(at, list) else at[step]
-    at[last] = value
-    return dict(data)
-
-
 @pytest.mark.parametrize(("path", "value", "expected"), [
     ("hostname", 7, "machine/hostname is not a text"), ("system/threads", "96", "machine/system/threads is not a whole number"),
     ("system/threads", True, "machine/system/threads is not a whole number"),
@@ -69,7 +57,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
     ("nics/0", None, "machine/nics/0 is not an object"),
 ])  # fmt: skip
 def test_a_foreign_value_is_named(path: str, value: object, expected: str) -> None:
-    data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
+    data = at = json.loads(json.dumps(to_json(NODE)))
+    *way, last = [int(step) if step.isdigit() else step for step in path.split("/")]
+    for step in way:
+        at = at[step]
+    at[last] = value
     with pytest.raises(Unreadable) as refused:
         from_json(data)
     assert f": {expected}: " in str(refused.value)
@@ -86,10 +78,9 @@ def test_a_machine_from_before_a_field_was_added_is_read_and_a_missing_field_is_
     del data["system"]["kernel"]
     with pytest.raises(Unreadable, match="machine/system/kernel"):
         from_json(data)
-    data = to_json(NODE)
     del data["nics"]
     with pytest.raises(Unreadable, match="machine/nics is not there"):
-        from_json(data)
+        from_json({**data, "system": to_json(NODE)["system"]})
 
 
 ANY_JSON = st.recursive(

@@ -82,11 +82,8 @@ def saved(folder: Path, **texts: str) -> list[Path]:
 
 def root(folder: Path, hostname: str | None = None, device: str = "mlx5_0") -> Path:
     """A machine's root with an InfiniBand device of 100 Gb/s."""
-    files = {
-        f"sys/class/infiniband/{device}/ports/1/rate": "100 Gb/sec (4X EDR)\n",
-        f"sys/class/infiniband/{device}/ports/1/state": "4: ACTIVE\n",
-    }
-    files |= {f"sys/class/infiniband/{device}/ports/1/link_layer": "InfiniBand\n"}
+    port = {"rate": "100 Gb/sec (4X EDR)\n", "state": "4: ACTIVE\n", "link_layer": "InfiniBand\n"}
+    files = {f"sys/class/infiniband/{device}/ports/1/{name}": text for name, text in port.items()}
     files |= {"proc/sys/kernel/hostname": f"{hostname}\n"} if hostname else {}
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -256,18 +253,14 @@ def test_damaged_files_are_read_or_refused(text: str, at: int, cut: int, put: by
 class TestSeveralOutputsInOneFile:
     """What people paste one below the other is read as if each output were a file of its own."""
 
-    def test_a_matrix_and_the_links_below_it(self, tmp_path: Path) -> None:
-        for number, parts in enumerate(
-            ((MATRIX, NVLINK), (NVLINK, MATRIX), (f"$ nvidia-smi topo -m\n{MATRIX}", f"$ nvidia-smi nvlink -s\n{NVLINK}"))
-        ):
-            pasted, folder = tmp_path / f"{number}.txt", tmp_path / str(number)
-            pasted.write_text("\n".join(parts))
-            folder.mkdir()
-            for place, part in enumerate(parts):
-                (folder / f"{place}.txt").write_text(part)
-            (one,), (two,) = read_paths([pasted]), read_paths([folder])
-            assert (one.gpus, one.nics, one.gpu_links, one.paths) == (two.gpus, two.nics, two.gpu_links, two.paths)
-            assert {gpu.model for gpu in one.gpus} == {"NVIDIA A100-SXM4-80GB"} and [gpu.numa for gpu in one.gpus] == [0, 1]
+    @pytest.mark.parametrize(("first", "second"), [
+        (MATRIX, NVLINK), (NVLINK, MATRIX), (f"$ nvidia-smi topo -m\n{MATRIX}", f"$ nvidia-smi nvlink -s\n{NVLINK}"),
+    ])  # fmt: skip
+    def test_a_matrix_and_the_links_below_it(self, first: str, second: str, tmp_path: Path) -> None:
+        (one,) = read_paths(saved(tmp_path / "pasted", pasted_txt=f"{first}\n{second}"))
+        (two,) = read_paths(saved(tmp_path / "files", first_txt=first, second_txt=second))
+        assert (one.gpus, one.nics, one.gpu_links, one.paths) == (two.gpus, two.nics, two.gpu_links, two.paths)
+        assert {gpu.model for gpu in one.gpus} == {"NVIDIA A100-SXM4-80GB"} and [gpu.numa for gpu in one.gpus] == [0, 1]
 
     def test_all_tools_of_a_ticket(self, tmp_path: Path) -> None:
         file = tmp_path / "ticket.txt"

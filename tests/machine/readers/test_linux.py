@@ -1,18 +1,13 @@
 """A Linux machine out of its files: GPUs that drivers list, its system facts, and this machine."""
 
-import os
 import re
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.files import Folder
 from collbench.machine.model import Gpu, GpuLink, Machine, System
 from collbench.machine.readers import linux
 from collbench.machine.readers.linux import shown
@@ -87,28 +82,9 @@ def test_nothing_there_is_a_machine_with_reasons() -> None:
     machine = linux.read(Tree({}))
     assert machine.sources == (linux.KIND,)
     assert (machine.system, machine.pci, machine.gpus, machine.numa_nodes, machine.hostname) == (System(), (), (), (), None)
-    assert {"pci", "gpus", "numa_nodes", "system/kernel", "system/iommu", "system/container", "system/virtualization"} <= set(
-        machine.unknown
-    )
-
-
-@pytest.mark.contract
-def test_this_machine_is_as_other_tools_report() -> None:
-    machine = linux.read(Folder(Path("/")))
-    assert (machine.system.threads, machine.system.memory_bytes) == (psutil.cpu_count(), psutil.virtual_memory().total)
-    names = os.uname()
-    assert (machine.system.kernel, machine.system.architecture, machine.hostname) == (names.release, names.machine, names.nodename)
-
-
-@pytest.mark.contract
-def test_this_machines_processors_are_those_of_lscpu() -> None:
-    try:
-        done = subprocess.run(["lscpu", "--parse=SOCKET,CORE"], capture_output=True, text=True, check=True)
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip("needs lscpu (util-linux)")
-    lines = {line for line in done.stdout.splitlines() if line and line[0] != "#"}
-    found = linux.read(Folder(Path("/"))).system
-    assert (found.cores, found.sockets) == (len(lines), len({line.partition(",")[0] for line in lines}))
+    unknown = {"pci", "gpus", "numa_nodes", "system/kernel", "system/iommu", "system/container", "system/virtualization"}
+    assert unknown <= set(machine.unknown)
+    assert linux.read(Tree({"/proc/sys/kernel/hostname": "n1"})).hostname == "n1"
 
 
 GPU = pci("pci0000:19/0000:19:00.0", **{"class": "0x030200"}, vendor="0x10de")
@@ -155,10 +131,6 @@ SYSTEMS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
 @pytest.mark.parametrize(("files", "facts"), [row[1:] for row in SYSTEMS], ids=[name for name, *_ in SYSTEMS])
 def test_drivers_kernel_and_peer_memory(files: dict[str, str], facts: dict[str, Any]) -> None:
     assert {name: getattr(system(files), name) for name in facts} == facts
-
-
-def test_the_hosts_name() -> None:
-    assert linux.read(Tree({"/proc/sys/kernel/hostname": "n1"})).hostname == "n1"
 
 
 def groups(*types: str) -> dict[str, str]:

@@ -159,7 +159,7 @@ ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ Egress
 OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
 
 
-def test_access_control_that_is_on_is_counted_and_a_note() -> None:
+def test_access_control_that_is_on_is_counted_and_a_note_and_what_was_read_is_known() -> None:
     assert lspci.looks_like_acs_lines(ON * 3 + OFF)
     machine = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt")
     assert (machine.system.acs_ports, machine.system.acs_on) == (4, 3)
@@ -167,9 +167,6 @@ def test_access_control_that_is_on_is_counted_and_a_note() -> None:
     assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == codes(with_system(machine, virtualization="kvm")) == []
     whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
     assert lspci.looks_like(whole) and not lspci.looks_like_acs_lines(whole)
-
-
-def test_that_access_control_was_read_is_known() -> None:
     without = Machine(gpus=(Gpu("gpu0"), Gpu("gpu1")))
     read = with_system(without, acs_ports=4, acs_on=0)
     assert [any(text.startswith("ACS") for text in unexamined_parts([machine])) for machine in (read, without)] == [False, True]

@@ -157,20 +157,13 @@ def rdma(net, name="mlx5_0", function="0000:19:00.0", **files):
     return net
 
 
-def test_a_real_interface():
-    machine = Net().real("eth0").made("lo", type="772").read()
-    up = Port(1, 100e9, "100000 Mb/s", "active", "linkup", "ethernet", mtu_bytes=9000)
-    assert machine == Machine(
-        sources=("network sysfs",), nics=(Nic("eth0", "0000:19:00.0", rdma=False, numa=1, ports=(up,), interfaces=("eth0",)),)
-    )
-
-
 BOND = {"bonding/mode": "802.3ad 4"}
-VIRTUAL = (
-    ({}, "veth or the like"), ({"tun_flags": "0x1002"}, "tap"), ({"bridge/bridge_id": "8000"}, "bridge"),
-    ({"type": "768"}, "veth or the like"),
-)  # fmt: skip
+VETH = "veth or the like"
+VIRTUAL = (({}, VETH), ({"tun_flags": "0x1002"}, "tap"), ({"bridge/bridge_id": "8000"}, "bridge"), ({"type": "768"}, VETH))
+ETH0 = Port(1, 100e9, "100000 Mb/s", "active", "linkup", "ethernet", mtu_bytes=9000)
 INTERFACES: dict[str, tuple[Net, Callable[[Machine], Any], Any]] = {
+    "a real one beside the loopback": (Net().real("eth0").made("lo", type="772"), lambda m: m, Machine(sources=("network sysfs",),
+        nics=(Nic("eth0", "0000:19:00.0", rdma=False, numa=1, ports=(ETH0,), interfaces=("eth0",)),))),
     "none": (Net().made("lo", type="772"), lambda m: m, Machine()),
     **{f"not a speed: {speed!r}": (Net().real("eth0", speed=speed),
         lambda m: (port(m).rate_bits_per_s, [(path, "no speed" in why) for path, why in m.unknown.items()]), (None, [(RATE("eth0"), True)]))
@@ -179,14 +172,9 @@ INTERFACES: dict[str, tuple[Net, Callable[[Machine], Any], Any]] = {
         ("down", None, {RATE("eth0"): "the interface is down"})),
     **{f"a driver without link detection, carrier {carrier!r}": (Net().real("eth0", operstate="unknown", carrier=carrier),
         lambda m: port(m).state, state) for carrier, state in (("1", "active"), ("0", "down"), ("", None))},
-    **{  # a veth claims 10 Gb/s for every carrier
-        f"no device behind it: {facts}": (
-            Net().made("x0", speed="10000", **facts),
-            lambda m, why=why: (m.nics[0].virtual, port(m).rate_bits_per_s, m.nics[0].address, f"virtual ({why})" in m.unknown[RATE("x0")]),
-            (why, None, None, True),
-        )
-        for facts, why in VIRTUAL
-    },
+    **{f"no device behind it: {facts}": (Net().made("x0", speed="10000", **facts),  # a veth claims 10 Gb/s for every carrier
+        lambda m, why=why: (m.nics[0].virtual, port(m).rate_bits_per_s, m.nics[0].address, f"virtual ({why})" in m.unknown[RATE("x0")]),
+        (why, None, None, True)) for facts, why in VIRTUAL},
     "virtio keeps its place": (Net().real("eth0", function="0000:00:03.0", driver="virtio_net", below="/virtio2", numa="-1"),
         lambda m: (m.nics[0].virtual, m.nics[0].address, m.nics[0].numa, port(m).rate_bits_per_s), ("virtio", "0000:00:03.0", None, None)),
     "an adapter on USB is not on its controller's function": (Net().real("enx0", below="/usb1/1-1", speed="1000"),

@@ -112,15 +112,12 @@ NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
 
 @pytest.mark.parametrize(("files", "expected"), [
     ({"local_cpulist": "4-7"}, 8), ({"local_cpus": "0000000f"}, 0), ({"local_cpulist": "0-7"}, None), ({"local_cpulist": "4"}, None),
-    ({}, None), ({"local_cpulist": ""}, None),
+    ({}, None), ({"local_cpulist": ""}, None), ({"local_cpulist": "0-3"}, 0),
 ])  # fmt: skip
 def test_a_devices_node_is_the_one_with_just_its_local_cpus(files: dict[str, str], expected: int | None) -> None:
     tree = Tree({f"/device/{name}": text for name, text in files.items()})
     assert linux.node_of(tree, "/device", NODES) == expected
-
-
-def test_a_single_node_shows_nothing_about_a_device() -> None:
-    assert linux.node_of(Tree({"/device/local_cpulist": "0-3"}), "/device", NODES[:1]) is None
+    assert linux.node_of(tree, "/device", NODES[:1]) is None  # a single node shows nothing
 
 
 PATHS = [

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.model import Machine
-from collbench.machine.readers.text import Reader, Unreadable
+from collbench.machine.readers.text import LONGEST_TAG, Reader, Unreadable
 from collbench.machine.sources import READERS
 from tests.machine.readers import test_smi as amd
+from tests.machine.readers.nccl_files import ADDRESS, pci, system
 from tests.machine.readers.test_lspci import NUMBERED, SERVER
 from tests.machine.readers.test_rdma_tools import LINKS_JSON, NDR, OLD_LINKS, STATUS, SWITCHES
 from tests.machine.readers.test_smi import ACCESS, BRIDGED, ROCM, status
@@ -37,6 +38,7 @@ def test_other_text_is_recognized_by_none(text: str) -> None:
 
 
 AGAIN = "`lspci -vvv`"
+BOMB = '<!DOCTYPE t [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>{}'
 AMD = amd.TEXT
 NOT_READ = [
     ("ibstat", "", "has no line like \"CA 'mlx5_0'\""), ("ibstat", "hca_id: mlx5_0\n", "has no line like \"CA 'mlx5_0'\""),
@@ -53,6 +55,8 @@ NOT_READ = [
     ("lspci", "\t\tLnkSta: Speed 5GT/s, Width x1\n", f"link lines without the devices they belong to: save the whole output of {AGAIN}"),
     ("lspci", SERVER + SERVER, "lists 0000:00:00.0 twice"),
     ("lspci | grep ACSCtl", EXAMPLES["lspci | grep ACSCtl"] + "\t\tACSCtl:\tnone\n", "has no bits of ACSCtl"),
+    *((NVLINK, status(6, off=(0,)).replace("\t Link 0: <inactive>", f"\t Link {line}"), "not an NVLink status")
+        for line in ("0: -25 GB/s", "0: 1000000000000000000 GB/s", "0: 0 GB/s", "0: GB/s", "5: 25 GB/s")),
     (NVLINK, "", "lists no GPU"), (NVLINK, "\t Link 0: 25 GB/s\n", "not an NVLink status"), (NVLINK, status() * 2, "of a GPU twice"),
     (MATRIX, "", "`nvidia-smi topo -m`"), (MATRIX, "GPU0", "`nvidia-smi topo -m`"), (MATRIX, "\tGPU0\tGPU1\n", "`nvidia-smi topo -m`"),
     (MATRIX, "GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n", "`nvidia-smi topo -m`"),
@@ -63,9 +67,24 @@ NOT_READ = [
     ("amd-smi topology", AMD + AMD, "has two tables ACCESS"), ("amd-smi topology", "LINK TYPE TABLE:\n", "lists no GPU"),
     ("amd-smi topology", amd.JSON[:-200], "invalid JSON"),
     ("amd-smi topology", amd.JSON.replace('"gpu": 1,\n        "bdf"', '"gpu": null,\n        "bdf"'), "an entry has no 'gpu' and 'bdf'"),
-    ("hwloc XML", " " * (33 << 20), "hwloc XML"), ("NCCL topology XML", "<html/>", "not with NCCL's <system>"),
+    ("hwloc XML", " " * (33 << 20), "hwloc XML"), ("hwloc XML", EXAMPLES["hwloc XML"][:999], "is broken XML"),
+    ("hwloc XML", BOMB.format('<topology><object type="&b;"/></topology>'), "is broken XML"), ("hwloc XML", "", "is broken XML"),
+    ("hwloc XML", '<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/passwd">]><topology><object type="&a;"/></topology>', "is broken XML"),
+    ("hwloc XML", "\x00\x01", "is broken XML"), ("hwloc XML", "<system/>", "no <topology>"),
+    ("hwloc XML", "<topology/>", "0 objects of type Machine"),
+    ("hwloc XML", '<topology><object type="Machine"/><object type="Machine"/></topology>', "2 objects of type Machine"),
+    ("hwloc XML", "<topology a='" + "0x1," * (1 << 19) + "'/>", "a tag longer than 1 Mi characters"),
+    ("hwloc XML", "<topology>" + "<object>" * 300 + "</object>" * 300 + "</topology>", "nests deeper"),
+    ("NCCL topology XML", "<html/>", "not with NCCL's <system>"),
+    ("NCCL topology XML", BOMB.format('<system><cpu numaid="&b;"/></system>'), "topo?.txt is broken XML ("),
+    ("NCCL topology XML", '<system><cpu numaid="0">' + "<pci>" * 100_000, "nests deeper"),
+    ("NCCL topology XML", "<system>" + "<cpu/>" * 200_001 + "</system>", "more elements"),
+    ("NCCL topology XML", "<system a='" + "x" * LONGEST_TAG + "'/>", "tag longer than 1 Mi"),
+    ("NCCL topology XML", system(pci("rm -rf")), "busid 'rm -rf'"),
+    ("NCCL topology XML", system(pci(ADDRESS, pci(ADDRESS))), f"it names {ADDRESS} twice"),
     ("NCCL topology XML", "<topology><object/></topology>", "not with NCCL's <system>"),
     ("NCCL topology XML", '<graphs version="1"><graph id="0"/></graphs>', "NCCL_TOPO_DUMP_FILE"),
+    ("NCCL topology XML", '<graphs version="1"><graph id="0"/></graphs>', "rings and trees"),
     ("NCCL topology XML", '<system version="1"/>', "names no PCI device"),
     ("NCCL topology XML", EXAMPLES["NCCL topology XML"][:200], "is broken XML ("),
     ("NCCL topology XML", EXAMPLES["NCCL topology XML"][:-5], "is broken XML ("),
