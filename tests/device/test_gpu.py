@@ -63,22 +63,19 @@ def machine(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize(
-    ("expected", "why", "remedy"),
-    [
-        ({"library": False}, unavailable.NoDriver(), "install"),
-        ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
-        ({"installed": ("cupy-cuda12x", "cupy-cuda13x")}, unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
-            "pip uninstall -y cupy-cuda12x cupy-cuda13x"),
-        ({"driver": 12040}, unavailable.DriverTooOld("12.4", "13.2"), "collbench[cuda12]"),
-        ({"driver": 11080}, unavailable.DriverTooOld("11.8", "13.2"), "CUDA 12"),
-        ({"error": 35}, unavailable.DriverTooOld("13.2", "13.2"), "collbench[cuda13]"),
-        ({"error": 802}, unavailable.FabricManagerNotRunning(), "nvidia-fabricmanager"),
-        ({"error": 3}, unavailable.CudaFailed("cudaError3"), "nvidia-smi"),
-        ({"gpus": 0}, unavailable.NoGpu(), "nvidia-smi"),
-        ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("expected", "why", "remedy"), [
+    ({"library": False}, unavailable.NoDriver(), "install"),
+    ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
+    ({"installed": ("cupy-cuda12x", "cupy-cuda13x")}, unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
+        "pip uninstall -y cupy-cuda12x cupy-cuda13x"),
+    ({"driver": 12040}, unavailable.DriverTooOld("12.4", "13.2"), "collbench[cuda12]"),
+    ({"driver": 11080}, unavailable.DriverTooOld("11.8", "13.2"), "CUDA 12"),
+    ({"error": 35}, unavailable.DriverTooOld("13.2", "13.2"), "collbench[cuda13]"),
+    ({"error": 802}, unavailable.FabricManagerNotRunning(), "nvidia-fabricmanager"),
+    ({"error": 3}, unavailable.CudaFailed("cudaError3"), "nvidia-smi"),
+    ({"gpus": 0}, unavailable.NoGpu(), "nvidia-smi"),
+    ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
+])  # fmt: skip
 def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
     machine(**expected)
     found = gpu_obstacle({})

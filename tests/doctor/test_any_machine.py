@@ -1,6 +1,6 @@
 """For any output of a source, the rules judge it or skip it: parents in circles, parts without a place, impossible numbers."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.doctor.examine import examine, sentence
@@ -42,7 +42,6 @@ MACHINES = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(MACHINES, max_size=3))
 def test_any_machine_is_judged(machines: list[Machine]) -> None:
     findings = examine(machines)

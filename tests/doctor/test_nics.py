@@ -43,6 +43,8 @@ SLOWER_STORAGE = replace(dgx().nics[0], name="mlx5_8", address=None, ports=(infi
 VETH = Nic("veth0", None, ports=(Port(rate_bits_per_s=10e9),), virtual="veth")
 UNDRIVEN = Nic(NIC, NIC, "ConnectX-7", rdma_missing=True)
 LOST = with_port(dgx(), "mlx5_3", state="down", phys_state="polling", rate_bits_per_s=None)
+MODELS_UNKNOWN = with_port(dgx(), "mlx5_5", rate_bits_per_s=100e9)
+MODELS_UNKNOWN = changed(changed(MODELS_UNKNOWN, "nics", "mlx5_0", model=None), "nics", "mlx5_1", model=None)
 RAILS = "\nname the rails for NCCL: NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7\n"
 WAIT = 2_000_000_000
 WAITS = replace(dgx(), nics=tuple(replace(nic, ports=(replace(nic.ports[0], counters={"port_xmit_wait": WAIT}),)) for nic in dgx().nics))
@@ -89,6 +91,7 @@ FAULTS = [
     Fault("TCP in small frames", "CB2207", "note", one_nic(PcieLink(), ethernet(100, 1500), rdma=False),
           ("\nmlx5_0: MTU 1500 at 100 Gb/s",)),
     Fault("a slow rail", "CB2208", "warning", with_port(dgx(), "mlx5_5", rate_bits_per_s=100e9), ("\nmlx5_5 100 Gb/s; ",)),
+    Fault("a slow rail beside rails of unknown models", "CB2208", "warning", MODELS_UNKNOWN, ("\nmlx5_5 at ",)),
     Fault("lost lanes", "CB2209", "warning", with_port(dgx(), "mlx5_3", lanes=1, max_lanes=4)),
     Fault("an RDMA card without a driver", "CB2210", "warning", replace(dgx(), nics=(*dgx().nics[1:], UNDRIVEN))),
     Fault("an unused port with two functions", "CB2202", "note", Machine(nics=SPARK), ("\nrocep1s0f1 and roceP2p1s0f1 are down",)),
@@ -162,10 +165,3 @@ def test_a_rate_that_most_siblings_have_is_the_measure(rates: tuple[int, ...], s
     for number, rate in enumerate(rates):
         machine = with_port(machine, f"mlx5_{number}", rate_bits_per_s=rate * 1e9)
     assert [finding.what.partition(" at ")[0] for finding in examine((machine,)) if finding.code == "CB2208"] == slow
-
-
-def test_rails_of_known_and_unknown_models_are_compared_apart() -> None:
-    machine = with_port(dgx(), "mlx5_5", rate_bits_per_s=100e9)
-    for number in range(2):
-        machine = changed(machine, "nics", f"mlx5_{number}", model=None)
-    assert [finding.what.partition(" at ")[0] for finding in examine((machine,)) if finding.code == "CB2208"] == ["mlx5_5"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -159,7 +159,6 @@ DEVICES = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(DEVICES, max_size=8), st.sampled_from([None, *ADDRESSES]), st.sampled_from([None, *ADDRESSES]))
 def test_any_tree_gives_a_word_or_a_reason(devices: list[PciDevice], gpu: str | None, nic: str | None) -> None:
     machine = Machine(pci=tuple(devices), gpus=(Gpu("gpu0", address=gpu),), nics=(Nic("nic", nic),))

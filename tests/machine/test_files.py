@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine import archive
@@ -164,7 +164,6 @@ def test_a_tarball_that_is_cut_off_is_refused_or_doubted(opened, suffix, share):
         assert "it may be cut off" in archive.doubts[0]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), min_size=1, max_size=6), st.sampled_from([*COMPRESS]))
 def test_damage_anywhere_ends_in_a_sentence_or_a_tree(tmp_path_factory, changes, suffix):
     data = bytearray(COMPRESS[suffix](packed(*MACHINE)))

@@ -145,7 +145,7 @@ def test_one_source_stays_as_it_is_and_merging_again_changes_nothing_and_keeps_t
     assert origin(again, f"gpus/{B}/index") == "nvidia-smi topo -m" and origin(again, f"gpus/{B}/numa") == "sysfs"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(MACHINES, max_size=3))
 def test_any_machines_merge_without_doubling_a_part(machines: list[Machine]) -> None:
     merged = merge(machines)

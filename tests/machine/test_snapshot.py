@@ -26,7 +26,7 @@ NODE = Machine(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(MACHINES.filter(lambda machine: "nan" not in repr(astuple(machine)) and "inf" not in repr(astuple(machine))))
 def test_any_machine_comes_back_the_same(machine: Machine) -> None:
     assert from_json(json.loads(json.dumps(to_json(machine)))) == machine
@@ -88,7 +88,7 @@ ANY_JSON = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.sampled_from(list(to_json(NODE))), ANY_JSON)
 def test_any_value_in_any_place_is_read_or_refused(name: str, value: Any) -> None:
     try:

@@ -234,7 +234,7 @@ class TestRefused:
             read_paths([file])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     text=st.sampled_from([MATRIX, NVLINK, LSPCI, IBSTAT, NCCL]), at=st.integers(0, 2000), cut=st.integers(0, 300),
     put=st.binary(max_size=20),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink, Machine, System
@@ -203,7 +203,6 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(PATHS), TEXTS))
 def test_any_files_read_without_control_characters_in_names(files: dict[str, str]) -> None:
     machine = linux.read(Tree(files))

@@ -120,6 +120,12 @@ CASES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
     "virtual functions beside their physical one are no ports": (PHYSICAL + VIRTUAL, lambda m: [nic.virtual for nic in m.nics],
         [None, "a virtual function"]),
     "a guest's only NIC": (VIRTUAL, lambda m: [nic.virtual for nic in m.nics], [None]),
+    **{f"links of virtual parts mean nothing: {head}": (function(head, *express("Endpoint", "2.5GT/s, Width x1", "2.5GT/s, Width x1")),
+        lambda m: [(each.kind, each.virtual, each.link, "means nothing" in m.unknown[f"pci/{each.address}/link"]) for each in m.pci],
+        [(kind, True, PcieLink(), True)])
+        for head, kind in (("02:00.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port", "bridge"),
+        ("02:00.0 PCI bridge [0604]: Texas Instruments XIO3130 [104c:8232]", "bridge"),
+        ("02:00.1 Ethernet controller: Intel Corporation Ethernet Virtual Function 700 Series", "nic"))},
     "circles of bridges are not believed": (CIRCLE,
         lambda m: ([device.parent for device in m.pci], has_doubt(m, "0000:02:00.0: its secondary bus 01 ")),
         ([None, "0000:01:00.0"], True)),
@@ -133,17 +139,6 @@ CASES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
 @pytest.mark.parametrize(("text", "facts", "expected"), CASES.values(), ids=CASES)
 def test_a_fact(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
     assert facts(lspci.read(text, "m")) == expected
-
-
-@pytest.mark.parametrize(("head", "kind"), [
-    ("02:00.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port", "bridge"),
-    ("02:00.0 PCI bridge [0604]: Texas Instruments XIO3130 [104c:8232]", "bridge"),
-    ("02:00.1 Ethernet controller: Intel Corporation Ethernet Virtual Function 700 Series", "nic"),
-])  # fmt: skip
-def test_links_of_virtual_parts_mean_nothing(head: str, kind: str) -> None:
-    machine = lspci.read(function(head, *express("Endpoint", "2.5GT/s, Width x1", "2.5GT/s, Width x1")), "m")
-    assert machine.pci[0].kind == kind and machine.pci[0].virtual and machine.pci[0].link == PcieLink()
-    assert "means nothing" in machine.unknown[f"pci/{machine.pci[0].address}/link"]
 
 
 def test_captured_excerpts_are_read_below_their_devices_and_refused_without() -> None:

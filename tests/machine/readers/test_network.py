@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.files import Folder
@@ -113,7 +113,6 @@ def test_an_rdma_device(files, facts, expected):
     assert facts(network.read(files)) == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from([*PORT, "counters/symbol_error", "gid_attrs/ndevs/0"]), st.text(max_size=30)), st.text(max_size=20))
 def test_no_files_make_it_raise_or_invent_a_rate(port, model):
     files = tree(port={**PORT, **port}, device={"hca_type": model, "node_guid": model, "parent": model})
@@ -222,7 +221,6 @@ def test_a_shape_is_read_of_the_live_machine_alone(monkeypatch, tmp_path):
         assert (tmp_path / "called").read_text() == "-j qdisc show\n"  # once, however many interfaces
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from([*UP, "uevent", "dev_port"]), st.text(max_size=20)), st.text(max_size=10))
 def test_no_files_of_an_interface_make_it_raise_or_invent_a_rate(facts, numa):
     for nic in Net().real("eth0", numa=numa, **facts).read().nics:

@@ -111,18 +111,14 @@ def test_ports_of_a_switch_are_distinguished_from_root_ports() -> None:
     assert [device.kind for device in table.with_switches(devices)] == ["bridge", "switch", "switch", "switch", "bridge", "bridge"]
 
 
-@pytest.mark.parametrize(
-    ("vendor", "device", "name", "built_in", "with_cpu"),
-    [
-        (AMD, 0x74A0, "MI300A", True, False), (AMD, 0x74B5, "MI300X VF", True, False), (AMD, 0x75A0, "MI350X", True, False),
-        (AMD, 0x75A3, "MI355X", True, False), (AMD, 0x75A8, "MI350P", False, False), (AMD, 0x740F, "MI210", False, False),
-        (NVIDIA, 0x2901, "B200", True, False), (NVIDIA, 0x3182, "B300", True, False), (NVIDIA, 0x2941, "GB200", True, True),
-        (NVIDIA, 0x31C2, "GB300", True, True), (NVIDIA, 0x2342, "GH200 480GB", True, True), (NVIDIA, 0x2E12, "GB10", False, True),
-        (NVIDIA, 0x233B, "H200 NVL", False, False), (NVIDIA, 0x2331, "H100 PCIe", False, False),
-        (NVIDIA, 0x2330, "H100 SXM5 80GB", True, False),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("vendor", "device", "name", "built_in", "with_cpu"), [
+    (AMD, 0x74A0, "MI300A", True, False), (AMD, 0x74B5, "MI300X VF", True, False), (AMD, 0x75A0, "MI350X", True, False),
+    (AMD, 0x75A3, "MI355X", True, False), (AMD, 0x75A8, "MI350P", False, False), (AMD, 0x740F, "MI210", False, False),
+    (NVIDIA, 0x2901, "B200", True, False), (NVIDIA, 0x3182, "B300", True, False), (NVIDIA, 0x2941, "GB200", True, True),
+    (NVIDIA, 0x31C2, "GB300", True, True), (NVIDIA, 0x2342, "GH200 480GB", True, True), (NVIDIA, 0x2E12, "GB10", False, True),
+    (NVIDIA, 0x233B, "H200 NVL", False, False), (NVIDIA, 0x2331, "H100 PCIe", False, False),
+    (NVIDIA, 0x2330, "H100 SXM5 80GB", True, False),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_names_of_gpus_and_what_they_imply(vendor: int, device: int, name: str, built_in: bool, with_cpu: bool) -> None:
     assert table.part_name(vendor, device) == name
     assert table.has_built_in_links(Gpu("gpu0", model=name), 1) is built_in

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.model import Gpu, GpuLink, Machine, PcieLink
@@ -130,7 +130,6 @@ NAMES = ("class", "vendor", "device", "numa_node", "uevent", "current_link_speed
 PARTS = st.sampled_from(["pci0000:00", "0000:00:01.0", "0000:01:00.0", "0000:02:00.0", "10000:00:01.0", "..", "junk"])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.lists(PARTS, max_size=5), st.dictionaries(st.sampled_from(NAMES), TEXTS)), max_size=5))
 def test_any_tree_reads_and_no_function_is_its_own_ancestor(functions: list[tuple[list[str], dict[str, str]]]) -> None:
     machine = pci_sysfs.read(tree(*(pci("/".join(["pci0000:00", *path]), **facts) for path, facts in functions)))
@@ -220,7 +219,6 @@ WORDS = st.sampled_from(["simd_count", "location_id", "domain", "type", "node_to
 LINES = st.tuples(WORDS, st.one_of(st.integers().map(str), st.text(max_size=5), st.sampled_from(["1", "2", "11", "90402"]))).map(" ".join)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(LINES, max_size=8).map("\n".join), min_size=4, max_size=4))
 def test_any_properties_read(texts: list[str]) -> None:
     found = pci_sysfs.read_kfd(Tree(nodes(*texts[:2]) | links(0, *texts[2:]) | links(1, *texts[2:])))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.model import NumaNode, System
@@ -128,7 +128,6 @@ PATHS = [
 TEXTS = st.one_of(st.text(max_size=60), st.sampled_from([INTEL, POWER, GRACE, "0-1", "0", "-1", "3", "Node: 1", "MemTotal: 5 kB"]))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(PATHS), TEXTS))
 def test_any_files_read(files: dict[str, str]) -> None:
     found = read(files)

@@ -173,18 +173,15 @@ def test_ethernets_rate_is_what_is_printed(printed: str) -> None:
     assert bool(machine.doubts) == (printed == "10")
 
 
-def test_several_devices_and_ports() -> None:
-    second = changed(DEVINFO, ("mlx5_0", "mlx5_1"), ("4129", "4123")) + DEVINFO_PORT.replace("port:\t1", "port:\t2")
-    assert ports(read_ibv_devinfo(DEVINFO + second, "ibv.txt")) == [("mlx5_0", "ConnectX-7", [1]), ("mlx5_1", "ConnectX-6", [1, 2])]
-    text = IBSTAT + IBSTAT_PORT.replace("Port 1", "Port 2") + changed(IBSTAT, ("mlx5_0", "mlx4_0"), ("MT4129", "MT4099"))
-    assert ports(read_ibstat(text, "x")) == [("mlx5_0", "ConnectX-7", [1, 2]), ("mlx4_0", "ConnectX-3", [1])]
-    text = STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1")
-    assert ports(read_ibstat(text, "x")) == [("mlx5_0", None, [1, 2]), ("mlx5_1", None, [1])]
-
-
 ONE_PORT = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
 NO_DEVICE = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
+TWO = DEVINFO + changed(DEVINFO, ("mlx5_0", "mlx5_1"), ("4129", "4123")) + DEVINFO_PORT.replace("port:\t1", "port:\t2")
+IBSTAT_OF_TWO = IBSTAT + IBSTAT_PORT.replace("Port 1", "Port 2") + changed(IBSTAT, ("mlx5_0", "mlx4_0"), ("MT4129", "MT4099"))
+STATUS_OF_TWO = STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1")
 DEVICES: dict[str, tuple[Callable[[str, str], Machine], str, Callable[[Machine], Any], Any]] = {
+    "several devices and ports": (read_ibv_devinfo, TWO, ports, [("mlx5_0", "ConnectX-7", [1]), ("mlx5_1", "ConnectX-6", [1, 2])]),
+    "several, ibstat": (read_ibstat, IBSTAT_OF_TWO, ports, [("mlx5_0", "ConnectX-7", [1, 2]), ("mlx4_0", "ConnectX-3", [1])]),
+    "several, ibstatus": (read_ibstat, STATUS_OF_TWO, ports, [("mlx5_0", None, [1, 2]), ("mlx5_1", None, [1])]),
     "a device listed twice counts once": (read_ibv_devinfo, DEVINFO + DEVINFO,
         lambda m: (len(m.nics), ["mlx5_0 is listed twice in x" in doubt for doubt in m.doubts]), (1, [True])),
     "another maker's": (read_ibv_devinfo, changed(DEVINFO, ("0x02c9", "0x1d0f"), ("4129", "61344")), lambda m: m.nics[0].model,

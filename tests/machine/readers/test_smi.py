@@ -180,7 +180,7 @@ def test_a_row_that_does_not_fit_is_refused_never_shifted(whole: str, bent: str)
         smi.read(BRIDGED.replace(whole, bent), "m")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from([BRIDGED, BRIDGED + ACCESS, ROCM]), st.randoms(use_true_random=False))
 def test_any_damage_is_a_machine_or_a_sentence_and_a_wrong_path_is_never_without_a_doubt(text: str, chance: random.Random) -> None:
     at = chance.randrange(len(text))

@@ -107,7 +107,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.kind)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data(), st.text(max_size=300) | st.sampled_from(PIECES), st.integers(0, 40))
 def test_any_text_and_any_change_of_a_good_text_is_read_or_refused(reader: Reader, data: st.DataObject, put: str, cut: int) -> None:
     whole = data.draw(st.sampled_from([text for kind, text in TEXTS if kind == reader.kind]))
