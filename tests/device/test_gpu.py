@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,15 +43,8 @@ def machine(monkeypatch):
     """A machine with the given driver, cupy and GPUs."""
 
     def machine(*, gpus=2, driver=13020, needed=13020, library=True, cupy=True, installed=("cupy-cuda13x",), error=None, mode=0):
-        def load(name):
-            if not library:
-                raise OSError(name)
-
-        def count():
-            if error or not gpus:
-                raise CudaError(error or 100)
-            return gpus
-
+        load = Mock(side_effect=None if library else OSError("no such library"))
+        count = Mock(return_value=gpus, side_effect=CudaError(error or 100) if error or not gpus else None)
         runtime = SimpleNamespace(
             driverGetVersion=lambda: driver, runtimeGetVersion=lambda: needed, getDeviceCount=count, CUDARuntimeError=CudaError,
             deviceGetAttribute=lambda attribute, index: mode,

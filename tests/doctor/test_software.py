@@ -61,7 +61,7 @@ NO_FAULT = {
 
 
 @pytest.mark.parametrize(("torchcomms", "distributed"), NO_FAULT.values(), ids=NO_FAULT)
-def test_a_torchcomms_without_a_fault_is_no_finding(tmp_path: Path, torchcomms: str, distributed: str) -> None:
+def test_a_torch_that_works_or_is_broken_by_itself_is_no_finding(tmp_path: Path, torchcomms: str, distributed: str) -> None:
     assert found_on(made_up_torch(tmp_path, torchcomms, distributed)) == []
 
 

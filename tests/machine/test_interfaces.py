@@ -1,7 +1,7 @@
 """Network interfaces from a hand-made /sys/class/net and a fake `tc`: the real speed, or why there is none."""
 
 import json
-import stat
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,10 @@ def sysfs(tmp_path):
         for entry in more:
             (folder / entry).mkdir()
         if driver is not None:
-            device, drivers = tmp_path / "devices" / name, tmp_path / "drivers" / driver
-            device.mkdir(parents=True)
-            drivers.mkdir(parents=True, exist_ok=True)
-            (folder / "device").symlink_to(device)
-            if driver:
-                (device / "driver").symlink_to(drivers)
+            (folder / "device").mkdir()
+        if driver:
+            (tmp_path / driver).mkdir()
+            (folder / "device/driver").symlink_to(tmp_path / driver)
         return read_interface(name, tmp_path / "net")
 
     return make
@@ -44,7 +42,7 @@ def tc(tmp_path, monkeypatch):
         folder.mkdir()
         script = folder / "tc"
         script.write_text(f"#!/bin/sh\necho \"$@\" > {folder}/called\ncat <<'END'\n{answer}\nEND\nexit {code}\n")
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        script.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
         return folder / "called"
 
@@ -54,8 +52,6 @@ def tc(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def no_tc(monkeypatch):
     """Without the fixture `tc` there is none."""
-    import shutil
-
     real = shutil.which
     monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == "tc" and path else real(name, path=path))
 

@@ -8,6 +8,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -18,13 +19,7 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.snapshot import to_json, topology_json
 from collbench.machine.sources import READERS, read_paths
-from tests.machine.readers.test_hwloc import WHOLE as HWLOC
-from tests.machine.readers.test_lspci import ON as ACS_LINES
-from tests.machine.readers.test_rdma_tools import ADAPTERS as IBLINKINFO
-from tests.machine.readers.test_rdma_tools import DEVINFO as IBV_DEVINFO
-from tests.machine.readers.test_rdma_tools import LINKS as RDMA_LINK
-from tests.machine.readers.test_rdma_tools import NDR as IBPORTSTATE
-from tests.machine.readers.test_smi import TEXT as AMD_SMI
+from tests.machine.readers import test_hwloc, test_lspci, test_rdma_tools, test_smi
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\
@@ -65,9 +60,9 @@ NCCL = f"""\
 """
 LOG = "node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
 EXAMPLES = {
-    "nvidia-smi nvlink -s": NVLINK, "amd-smi topology": AMD_SMI, "nvidia-smi topo -m": MATRIX, "ibv_devinfo": IBV_DEVINFO, "ibstat": IBSTAT,
-    "rdma link": RDMA_LINK, "ibportstate": IBPORTSTATE, "lspci | grep ACSCtl": ACS_LINES, "lspci": LSPCI, "hwloc XML": HWLOC,
-    "NCCL topology XML": NCCL, "iblinkinfo": IBLINKINFO,
+    "nvidia-smi nvlink -s": NVLINK, "amd-smi topology": test_smi.TEXT, "nvidia-smi topo -m": MATRIX, "ibstat": IBSTAT, "lspci": LSPCI,
+    "ibv_devinfo": test_rdma_tools.DEVINFO, "rdma link": test_rdma_tools.LINKS, "ibportstate": test_rdma_tools.NDR,
+    "lspci | grep ACSCtl": test_lspci.ON, "hwloc XML": test_hwloc.WHOLE, "NCCL topology XML": NCCL, "iblinkinfo": test_rdma_tools.ADAPTERS,
 }  # fmt: skip
 
 
@@ -225,11 +220,9 @@ class TestRefused:
         assert len(found.doubts) == 1 and f"PCI device {A} is above itself" in found.doubts[0]
 
     def test_unreadable_by_permission(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*_: object) -> int:
-            raise PermissionError(13, "Permission denied")
-
         (file,) = saved(tmp_path, m=MATRIX)
-        monkeypatch.setattr(os, "open", refuse)  # tests may run as root, which no mode stops
+        refuse = Mock(side_effect=PermissionError(13, "Permission denied"))  # tests may run as root, which no mode stops
+        monkeypatch.setattr(os, "open", refuse)
         with pytest.raises(Unreadable, match="may not be read by you"):
             read_paths([file])
 
