@@ -82,7 +82,7 @@ def test_nothing_there_is_a_machine_with_reasons() -> None:
     machine = linux.read(Tree({}))
     assert machine.sources == (linux.KIND,)
     assert (machine.system, machine.pci, machine.gpus, machine.numa_nodes, machine.hostname) == (System(), (), (), (), None)
-    unknown = {"pci", "gpus", "numa_nodes", "system/kernel", "system/iommu", "system/container", "system/virtualization"}
+    unknown = {"pci", "gpus", "numa_nodes", "system/kernel", "system/iommu", "system/container", "system/virtualization", "system/dma_buf"}
     assert unknown <= set(machine.unknown)
     assert linux.read(Tree({"/proc/sys/kernel/hostname": "n1"})).hostname == "n1"
 
