@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from collbench.machine.doctor.compare import SINCE_RULES
 from collbench.machine.doctor.examine import JOB_RULES, RULES, examine, examined_parts, unexamined_parts
 from collbench.machine.doctor.finding import Finding, pages, worst_first
 from collbench.machine.model import Machine
 from collbench.plugin import loaded, plugins
 from collbench.units import listed
 from tests.conftest import ROOT, needs_plugin
-from tests.doctor import test_between, test_gpus, test_host_and_paths, test_nics, test_pcie
+from tests.doctor import test_compare, test_gpus, test_host_and_paths, test_nics, test_pcie
 from tests.machine.machines import dgx, laptop, mesh
 
 DOCTOR = Path(__file__).parents[2] / "collbench" / "machine" / "doctor"
@@ -38,8 +39,9 @@ def test_worst_first_and_lists_of_names() -> None:
 
 def test_every_code_has_a_fault() -> None:
     modules = (test_pcie, test_nics, test_gpus, test_host_and_paths)
-    tested = {fault.code for module in modules for fault in module.FAULTS} | {code for code, *_ in test_between.FAULTS}
-    assert tested == {code for code in pages() if re.match("CB2[12346]|CB250", code)}
+    tested = {fault.code for module in modules for fault in module.FAULTS}
+    tested |= {code for code, *_ in (*test_compare.FAULTS, *test_compare.LOST)}
+    assert tested == {code for code in pages() if re.match("CB2[123467]|CB250", code)}
 
 
 @needs_plugin("joblogs")
@@ -65,7 +67,7 @@ def test_every_page_has_text_and_its_place() -> None:
 
 def test_every_rule_reports_which_code_it_is_and_every_function_that_looks_like_one_is_run() -> None:
     """A rule that was written and neither appended to its module's tuple nor called would never be heard of."""
-    run = {*RULES, *JOB_RULES, *LOG_RULES}
+    run = {*RULES, *JOB_RULES, *SINCE_RULES, *LOG_RULES}
     for rule in run:
         assert re.match(r"CB2\d{3}", rule.__doc__ or ""), rule
     for module in map(import_module, {rule.__module__ for rule in run}):

@@ -26,7 +26,7 @@ READINGS: dict[Callable[[Any], Any], dict[str | None, Any]] = {
 
 
 @pytest.mark.parametrize(("read", "text", "expected"), [(read, *case) for read, cases in READINGS.items() for case in cases.items()])
-def test_a_reading_of_a_short_text(read: Callable[[Any], Any], text: str | None, expected: Any) -> None:
+def test_addresses_rates_lanes_cpus_and_numa_nodes_out_of_short_texts(read: Callable[[Any], Any], text: str | None, expected: Any) -> None:
     assert read(text) == expected
 
 
