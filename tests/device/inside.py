@@ -31,7 +31,6 @@ from tests.helpers import carried_out, make_case
 
 PAIR = Group((0, 1), (0, 1))
 
-
 FAKE = "FAKE GPU (test double)"
 
 
@@ -89,16 +88,14 @@ def test_too_much_is_a_memory_error_that_shows_what_is_free(gpus):
         gpu.allocate(3 << 40)
 
 
-def test_errors_of_modules_and_kernels_which_are_the_drivers_name_the_gpu_too(gpus):
+def test_errors_of_the_driver_and_of_cuda_name_the_gpu(gpus):
     from cupy import RawModule
 
-    with pytest.raises(RunFailed, match=rf"^GPU 0 \({re.escape(gpus[0].name)}\) failed: CUDA_ERROR_FILE_NOT_FOUND: "), gpus[0].use():
+    failed = rf"^GPU 0 \({re.escape(gpus[0].name)}\) failed: "
+    with pytest.raises(RunFailed, match=f"{failed}CUDA_ERROR_FILE_NOT_FOUND: "), gpus[0].use():
         RawModule(path="/nowhere.cubin")
-
-
-def test_other_errors_of_cuda_name_the_gpu(gpus):
     held = gpus[0].allocate(16)
-    with pytest.raises(RunFailed, match=rf"^GPU 0 \({re.escape(gpus[0].name)}\) failed: cudaErrorInvalidValue"), gpus[0].use():
+    with pytest.raises(RunFailed, match=f"{failed}cudaErrorInvalidValue"), gpus[0].use():
         cupy_runtime().memset(held.address, 0, 1 << 42)
 
 

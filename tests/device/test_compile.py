@@ -1,13 +1,12 @@
 """Kernels are compiled once for an architecture, stored, and never loaded from a file with other content than its name declares."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,8 +119,8 @@ def test_where_the_cache_cannot_be_written_a_temporary_folder_serves(nvrtc: Comp
 
 @pytest.mark.usefixtures("nvrtc")
 def test_nowhere_to_write_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "tmp").rmdir()
     for name in ("cache", "tmp"):
-        (tmp_path / name).rmdir() if (tmp_path / name).exists() else None
         (tmp_path / name).touch()
     with pytest.raises(UsageError, match=r"cache: .* COLLBENCH_CACHE to a writable folder$"):
         cubin("sm_90")
@@ -137,20 +136,14 @@ def test_the_cache_is_in_the_xdg_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert cubin("sm_90").parent == tmp_path / "home/.cache/collbench"
 
 
-def test_an_unknown_gpu_and_broken_kernels_are_distinguished(nvrtc: Compiler) -> None:
+def test_an_unknown_gpu_broken_kernels_and_a_missing_nvrtc_are_distinguished(nvrtc: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     nvrtc.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
     with pytest.raises(UsageError, match=r"NVRTC 13\.5 .*sm_130 .* nvidia-cuda-nvrtc"):
         cubin("sm_130")
     nvrtc.log = "verify.cu(3): error: expected a ';'"
     with pytest.raises(RunFailed, match=r"sm_90: verify.cu\(3\)"):
         cubin("sm_90")
-
-
-def test_without_nvrtc_the_extra_is_named(nvrtc: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> tuple[int, int]:
-        raise RuntimeError("libnvrtc.so.13 is not there")
-
-    monkeypatch.setattr(nvrtc, "getVersion", missing)
+    monkeypatch.setattr(nvrtc, "getVersion", Mock(side_effect=RuntimeError("libnvrtc.so.13 is not there")))
     with pytest.raises(UsageError, match=r"NVRTC.*\(libnvrtc.so.13 is not there\).*extra cuda13"):
         cubin("sm_90")
 

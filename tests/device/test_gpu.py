@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,15 +43,8 @@ def machine(monkeypatch):
     """A machine with the given driver, cupy and GPUs."""
 
     def machine(*, gpus=2, driver=13020, needed=13020, library=True, cupy=True, installed=("cupy-cuda13x",), error=None, mode=0):
-        def load(name):
-            if not library:
-                raise OSError(name)
-
-        def count():
-            if error or not gpus:
-                raise CudaError(error or 100)
-            return gpus
-
+        load = Mock(side_effect=None if library else OSError("no such library"))
+        count = Mock(return_value=gpus, side_effect=CudaError(error or 100) if error or not gpus else None)
         runtime = SimpleNamespace(
             driverGetVersion=lambda: driver, runtimeGetVersion=lambda: needed, getDeviceCount=count, CUDARuntimeError=CudaError,
             deviceGetAttribute=lambda attribute, index: mode,
@@ -63,22 +57,19 @@ def machine(monkeypatch):
     return machine
 
 
-@pytest.mark.parametrize(
-    ("expected", "why", "remedy"),
-    [
-        ({"library": False}, unavailable.NoDriver(), "install"),
-        ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
-        ({"installed": ("cupy-cuda12x", "cupy-cuda13x")}, unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
-            "pip uninstall -y cupy-cuda12x cupy-cuda13x"),
-        ({"driver": 12040}, unavailable.DriverTooOld("12.4", "13.2"), "collbench[cuda12]"),
-        ({"driver": 11080}, unavailable.DriverTooOld("11.8", "13.2"), "CUDA 12"),
-        ({"error": 35}, unavailable.DriverTooOld("13.2", "13.2"), "collbench[cuda13]"),
-        ({"error": 802}, unavailable.FabricManagerNotRunning(), "nvidia-fabricmanager"),
-        ({"error": 3}, unavailable.CudaFailed("cudaError3"), "nvidia-smi"),
-        ({"gpus": 0}, unavailable.NoGpu(), "nvidia-smi"),
-        ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("expected", "why", "remedy"), [
+    ({"library": False}, unavailable.NoDriver(), "install"),
+    ({"cupy": False}, unavailable.NoCupy(), "collbench[cuda13]"),
+    ({"installed": ("cupy-cuda12x", "cupy-cuda13x")}, unavailable.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
+        "pip uninstall -y cupy-cuda12x cupy-cuda13x"),
+    ({"driver": 12040}, unavailable.DriverTooOld("12.4", "13.2"), "collbench[cuda12]"),
+    ({"driver": 11080}, unavailable.DriverTooOld("11.8", "13.2"), "CUDA 12"),
+    ({"error": 35}, unavailable.DriverTooOld("13.2", "13.2"), "collbench[cuda13]"),
+    ({"error": 802}, unavailable.FabricManagerNotRunning(), "nvidia-fabricmanager"),
+    ({"error": 3}, unavailable.CudaFailed("cudaError3"), "nvidia-smi"),
+    ({"gpus": 0}, unavailable.NoGpu(), "nvidia-smi"),
+    ({"mode": 2}, unavailable.GpusProhibited(), "nvidia-smi -c DEFAULT"),
+])  # fmt: skip
 def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
     machine(**expected)
     found = gpu_obstacle({})
@@ -86,26 +77,19 @@ def test_why_no_gpu_can_be_used(machine, expected, why, remedy):
     assert remedy in found.remedy()
 
 
-@pytest.mark.parametrize(
-    ("variable", "gpus", "why"),
-    [
-        ("", 2, unavailable.GpusHidden()), (" ", 2, unavailable.GpusHidden()), ("-1", 2, unavailable.GpusHidden()),
-        ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()), ("7", 0, unavailable.UnknownGpu("7", "7")),
-        ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")), ("0,0", 0, unavailable.GpuListedTwice("0,0")), ("0,1", 2, None),
-        ("1, -1, 0", 1, None), ("MIG-GPU-8932/1/2,MIG-2", 1, None), ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()), ("GPU-8932", 1, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("variable", "gpus", "why"), [
+    ("", 2, unavailable.GpusHidden()), (" ", 2, unavailable.GpusHidden()), ("-1", 2, unavailable.GpusHidden()),
+    ("NoDevFiles", 2, unavailable.NoGpuFromSlurm()), ("7", 0, unavailable.UnknownGpu("7", "7")),
+    ("0,7,1", 1, unavailable.UnknownGpu("0,7,1", "7")), ("0,0", 0, unavailable.GpuListedTwice("0,0")), ("0,1", 2, None),
+    ("1, -1, 0", 1, None), ("MIG-GPU-8932/1/2,MIG-2", 1, None), ("MIG-GPU-8932/1/2", 0, unavailable.NoGpu()), ("GPU-8932", 1, None),
+])  # fmt: skip
 def test_what_hides_a_gpu_is_named(machine, variable, gpus, why):
     machine(gpus=gpus)
     assert gpu_obstacle({"CUDA_VISIBLE_DEVICES": variable}) == why
 
 
-def test_a_machine_with_gpus_is_fine(machine):
+def test_a_machine_with_gpus_is_fine_and_asking_never_raises(machine, monkeypatch):
     machine()
     assert gpu_obstacle({}) is None
-
-
-def test_asking_never_raises(machine, monkeypatch):
-    machine()
     monkeypatch.setattr(unavailable, "cupy_runtime", lambda: 1 // 0)
     assert gpu_obstacle({}) == unavailable.CudaFailed("ZeroDivisionError: integer division or modulo by zero")

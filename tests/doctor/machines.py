@@ -1,7 +1,5 @@
 """Hand-made machines with one fact changed, and the doctor's findings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

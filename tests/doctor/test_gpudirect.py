@@ -1,7 +1,5 @@
 """The states of GPUDirect RDMA in the doctor's output: one line each, exceptions by name."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """CB2804 to CB2809: NCCL's environment and files, RoCE's GID, Slurm's topology, Intel MPI's variables; on folders like those of a host."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from collbench.machine.doctor.finding import Finding
 GIDS = {0: "IB/RoCE v1", 1: "RoCE v2", 2: "IB/RoCE v1", 3: "RoCE v2"}
 
 
-def host(root: Path, *, conf: str | None = None, layer: str = "Ethernet", topology: str | None = None) -> Path:
+def host(root: Path, *, conf: str | None = None, layer: str = "Ethernet", topology: str | None = None, state: str = "") -> Path:
     """A host with /etc/nccl.conf, an RDMA port with four GIDs, and a scontrol that prints this TopologyPlugin."""
     if conf is not None:
         (root / "etc").mkdir()
@@ -21,6 +19,8 @@ def host(root: Path, *, conf: str | None = None, layer: str = "Ethernet", topolo
     port = root / "sys/class/infiniband/mlx5_0/ports/1"
     (port / "gid_attrs/types").mkdir(parents=True)
     (port / "link_layer").write_text(f"{layer}\n")
+    if state:
+        (port / "state").write_text(f"{state}\n")
     for index, kind in GIDS.items():
         (port / f"gid_attrs/types/{index}").write_text(f"{kind}\n")
     (port / "gid_attrs/types/4").write_text("\n")
@@ -83,20 +83,12 @@ def test_a_file_that_cannot_be_read_sets_nothing(tmp_path: Path) -> None:
     assert found(tmp_path) == []
 
 
-VARIABLES = ("FI_PROVIDER", "I_MPI_OFI_PROVIDER")
-
-
-def with_state(root: Path, state: str) -> Path:
-    (host(root) / "sys/class/infiniband/mlx5_0/ports/1/state").write_text(f"{state}\n")
-    return root
-
-
-@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize("variable", ["FI_PROVIDER", "I_MPI_OFI_PROVIDER"])
 @pytest.mark.parametrize("value", ["tcp", "sockets", "tcp;ofi_rxm", "TCP,sockets", "verbs", "verbs;ofi_rxm", "mlx"])
 def test_tcp_beside_an_active_rdma_port_and_an_rdma_provider_without_a_device(tmp_path: Path, variable: str, value: str) -> None:
     is_tcp = value.lower().startswith(("tcp", "sockets"))
     if is_tcp:
-        with_state(tmp_path, "4: ACTIVE")
+        host(tmp_path, state="4: ACTIVE")
     else:
         (tmp_path / "sys/class/net").mkdir(parents=True)
     (finding,) = found(tmp_path, **{variable: value})
@@ -107,11 +99,11 @@ def test_tcp_beside_an_active_rdma_port_and_an_rdma_provider_without_a_device(tm
 
 @pytest.mark.parametrize("value", ["", "^tcp", "verbs", "verbs,tcp", "tcp,verbs", "psm3", "nonsense"])
 def test_a_provider_that_may_fit_is_no_finding(tmp_path: Path, value: str) -> None:
-    assert found(with_state(tmp_path, "4: ACTIVE"), FI_PROVIDER=value) == []
+    assert found(host(tmp_path, state="4: ACTIVE"), FI_PROVIDER=value) == []
 
 
 def test_tcp_without_an_active_port_is_no_finding(tmp_path: Path) -> None:
-    assert found(with_state(tmp_path, "1: DOWN"), FI_PROVIDER="tcp", I_MPI_OFI_PROVIDER="tcp") == []
+    assert found(host(tmp_path, state="1: DOWN"), FI_PROVIDER="tcp", I_MPI_OFI_PROVIDER="tcp") == []
     (tmp_path / "other").mkdir()
     assert found(tmp_path / "other", FI_PROVIDER="tcp", I_MPI_OFI_PROVIDER="verbs") == []  # without /sys nothing is known
 

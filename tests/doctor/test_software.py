@@ -1,7 +1,5 @@
 """CB28xx: packages that break one another or do not load, an mpiexec of another MPI; in folders like those of installed packages."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -37,10 +35,10 @@ def made_up_package(site: Path, name: str, version: str, **modules: str) -> Path
     return site
 
 
-def made_up_torch(site: Path, torchcomms: str, version: str = "0.3.0") -> Path:
+def made_up_torch(site: Path, torchcomms: str, distributed: str = AS_TORCH_DOES) -> Path:
     """A fake torch that imports torchcomms as torch does, and a torchcomms with this text."""
-    made_up_package(site, "torch", "2.13.0", torch="", torch__distributed=AS_TORCH_DOES)
-    return made_up_package(site, "torchcomms", version, torchcomms=torchcomms)
+    made_up_package(site, "torch", "2.13.0", torch="", torch__distributed=distributed)
+    return made_up_package(site, "torchcomms", "0.3.0", torchcomms=torchcomms)
 
 
 def found_on(site: Path, **env: str) -> list[Finding]:
@@ -55,17 +53,16 @@ def test_a_torchcomms_for_another_torch_breaks_torch(tmp_path: Path) -> None:
     assert finding.remedy.startswith("pip uninstall torchcomms; ")
 
 
-@pytest.mark.parametrize(
-    "text", ["new_comm = print\n", "raise ImportError('see README')\n"], ids=["one that works", "PyPI's placeholder, which torch forgives"]
-)
-def test_a_torchcomms_with_which_torch_starts_is_no_finding(tmp_path: Path, text: str) -> None:
-    assert found_on(made_up_torch(tmp_path, text)) == []
+NO_FAULT = {
+    "one that works": ("new_comm = print\n", AS_TORCH_DOES),
+    "PyPI's placeholder, which torch forgives": ("raise ImportError('see README')\n", AS_TORCH_DOES),
+    "a torch that is broken by itself": ("new_comm = print\n", "raise OSError('libtorch_cpu.so: no such file')\n"),
+}
 
 
-def test_a_torch_that_is_broken_by_itself_is_not_torchcomms_fault(tmp_path: Path) -> None:
-    site = made_up_torch(tmp_path, "new_comm = print\n")
-    (site / "torch/distributed/__init__.py").write_text("raise OSError('libtorch_cpu.so: no such file')\n")
-    assert found_on(site) == []
+@pytest.mark.parametrize(("torchcomms", "distributed"), NO_FAULT.values(), ids=NO_FAULT)
+def test_a_torch_that_works_or_is_broken_by_itself_is_no_finding(tmp_path: Path, torchcomms: str, distributed: str) -> None:
+    assert found_on(made_up_torch(tmp_path, torchcomms, distributed)) == []
 
 
 def test_one_that_does_not_answer_in_time_is_accused_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,30 +111,21 @@ def test_a_oneccl_that_lacks_a_library(tmp_path: Path) -> None:
     assert "oneccl-cpu<2021.17" in finding.remedy
 
 
-def test_a_oneccl_that_loads_is_no_finding(tmp_path: Path) -> None:
-    assert found_on(built_oneccl(tmp_path)) == []
-
-
-def test_a_oneccl_without_records_is_no_finding(tmp_path: Path) -> None:
-    assert found_on(made_up_package(tmp_path, "oneccl-cpu", "2021.17.2")) == []
-
-
-def stand_in_mpiexec(folder: Path, says: str) -> str:
-    program = folder / "mpiexec"
-    program.write_text(f"#!/bin/sh\necho '{says}'\n")
-    program.chmod(0o755)
-    return str(folder)
+def test_a_oneccl_that_loads_and_one_without_records_are_no_finding(tmp_path: Path) -> None:
+    assert found_on(made_up_package(tmp_path / "without", "oneccl-cpu", "2021.17.2")) == []
+    assert found_on(built_oneccl(tmp_path / "loads")) == []
 
 
 @pytest.mark.parametrize(("says", "codes"), [(OPEN_MPI, ["CB2802"]), ("HYDRA build details:\n    Version:  5.0.2", [])])
 def test_an_mpiexec_of_another_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, codes: list[str]) -> None:
     monkeypatch.setattr(explain, "library", lambda env: MpiLibrary(MPICH, "/opt/libmpi.so", "4.1.2"))
-    path = stand_in_mpiexec(tmp_path, says)
-    findings = list(host.mixed_mpiexec("node1", {"PATH": path}))
+    (tmp_path / "mpiexec").write_text(f"#!/bin/sh\necho '{says}'\n")
+    (tmp_path / "mpiexec").chmod(0o755)
+    findings = list(host.mixed_mpiexec("node1", {"PATH": str(tmp_path)}))
     assert [finding.code for finding in findings] == codes
     for finding in findings:
         assert finding.severity == "warning"
-        assert finding.what.startswith(f"mpiexec in {path}, ")
+        assert finding.what.startswith(f"mpiexec in {tmp_path}, ")
         assert finding.remedy
 
 
@@ -152,9 +140,8 @@ def test_the_command_finds_them_in_the_environment_it_runs_in(tmp_path: Path) ->
     made_up_package(site, "cupy-cuda12x", "14.2.0")
     made_up_package(site, "cupy-cuda13x", "14.2.0")
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = run(
-        tmp_path, "doctor", "--format", "json", program=(sys.executable, "-m", "collbench"), env={"PYTHONPATH": path, "PATH": os.defpath}
-    )
+    env = {"PYTHONPATH": path, "PATH": os.defpath}
+    done = run(tmp_path, "doctor", "--format", "json", program=(sys.executable, "-m", "collbench"), env=env)
     assert done.returncode == 1, done.stderr
     actual = {finding["code"]: finding["severity"] for finding in json.loads(done.stdout)["findings"]}
     assert (actual["CB2801"], actual["CB2803"]) == ("severe", "warning")

@@ -1,7 +1,5 @@
 """What ibnetdiscover prints of made-up fabrics: two-level fat trees of any size, plain or as the ports of -p."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

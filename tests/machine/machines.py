@@ -1,7 +1,5 @@
 """Hand-made machines: a switched 8 GPU server, a PCIe box, a mesh of 4 GPUs, a laptop. Their layouts follow public facts, not files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -31,9 +29,8 @@ def bridge(address: str, parent: str | None, numa: int, kind: Any = "switch", li
 
 
 def gpu_device(address: str, parent: str | None, numa: int | None, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
-    return PciDevice(
-        address, "gpu", parent, **{"vendor_id": NVIDIA, "class_id": 0x030200, "numa": numa, "link": link, "driver": "nvidia", **changes}
-    )
+    facts: dict[str, Any] = {"vendor_id": NVIDIA, "class_id": 0x030200, "numa": numa, "link": link, "driver": "nvidia"}
+    return PciDevice(address, "gpu", parent, **{**facts, **changes})
 
 
 def nic_device(address: str, parent: str | None, numa: int | None, link: PcieLink = GEN5_X16, **changes: Any) -> PciDevice:
@@ -54,12 +51,18 @@ def dgx() -> Machine:
             pci.append(bridge(port, f"0000:{bus + 1:02x}:00.0", numa))
             if slot < 2:
                 pci.append(gpu_device(address, port, numa, name="H100 SXM5 80GB", device_id=0x2330))
-                gpus.append(_h100(len(gpus), address, numa))
+                gpus.append(Gpu(address, len(gpus), address, "nvidia", "H100 80GB HBM3", "sm_90", numa, 80 * GIB, 0))
             else:
                 pci.append(nic_device(address, port, numa, name="ConnectX-7", device_id=0x1021))
-                nics.append(_ndr(len(nics), address, numa))
+                place = len(nics)
+                names, ports = (f"ib{place}",), (infiniband(400, "NDR", lid=20 + place),)
+                nics.append(Nic(f"mlx5_{place}", address, "ConnectX-7", True, numa, ports, names, firmware="28.39.1002"))
+    system = System(
+        "x86_64", "Intel(R) Xeon(R) Platinum 8480C", "Intel", 2, 112, 224, 2048 * GIB, "5.15.0-91-generic", "iommu=pt", "535.129.03",
+        ("nvidia_peermem",), True, "passthrough", "", "", 1024 * GIB,
+    )  # fmt: skip
     return Machine(
-        "dgx01", ("hand-made",), _dgx_system(), _numa(("0-55,112-167", "56-111,168-223"), 1024), tuple(pci), tuple(gpus),
+        "dgx01", ("hand-made",), system, _numa(("0-55,112-167", "56-111,168-223"), 1024), tuple(pci), tuple(gpus),
         tuple(GpuLink(gpu.key, SWITCH, 18, "nvlink", 26.562e9) for gpu in gpus), tuple(nics),
     )  # fmt: skip
 
@@ -148,24 +151,8 @@ def laptop() -> Machine:
 MACHINES: dict[str, Callable[[], Machine]] = {"dgx": dgx, "pcie_box": pcie_box, "mesh": mesh, "laptop": laptop}
 
 
-def _h100(index: int, address: str, numa: int) -> Gpu:
-    return Gpu(address, index, address, "nvidia", "H100 80GB HBM3", "sm_90", numa, 80 * GIB, 0)
-
-
-def _ndr(index: int, address: str, numa: int) -> Nic:
-    ports = (infiniband(400, "NDR", lid=20 + index),)
-    return Nic(f"mlx5_{index}", address, "ConnectX-7", True, numa, ports, (f"ib{index}",), firmware="28.39.1002")
-
-
 def _numa(cpus: Any, gib_each: int) -> tuple[NumaNode, ...]:
     return tuple(NumaNode(number, each, gib_each * GIB) for number, each in enumerate(cpus))
-
-
-def _dgx_system() -> System:
-    return System(
-        "x86_64", "Intel(R) Xeon(R) Platinum 8480C", "Intel", 2, 112, 224, 2048 * GIB, "5.15.0-91-generic", "iommu=pt", "535.129.03",
-        ("nvidia_peermem",), True, "passthrough", "", "", 1024 * GIB,
-    )  # fmt: skip
 
 
 def has_doubt(machine: Machine, text: str) -> bool:

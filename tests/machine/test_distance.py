@@ -1,11 +1,9 @@
 """How far parts are from each other: what a source states, links between GPUs, and the PCI tree."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -13,6 +11,7 @@ from collbench.machine.distance import ORDER, Distances, closeness
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, NumaNode, PciDevice, System
 from collbench.machine.readers import nccl_xml
 from tests.machine.machines import bridge, dgx, gpu_device, laptop, mesh, nic_device, pcie_box
+from tests.machine.readers.nccl_files import gpu
 
 GPU, NIC = "0000:18:00.0", "0000:1a:00.0"
 
@@ -36,7 +35,12 @@ HOST_BRIDGE = [bridge("0000:10:00.0", None, 0, "root", class_id=0x060000)]
 HOST_BRIDGE += [bridge(f"0000:10:0{port}.0", "0000:10:00.0", 0, "bridge") for port in (1, 2)]
 NO_PARENT = {f"pci/{GPU}/parent": "NVML does not report the bridge above a GPU"}
 VIRTUAL_NICS = replace(dgx(), pci=tuple(replace(device, virtual=device.kind == "nic") for device in dgx().pci))
+NODE = '<cpu numaid="{}" arch="x86_64" vendor="GenuineIntel" affinity="00000000,00000001">{}</cpu>'
+CPUS = NODE.format(0, gpu("0000:18:00.0") + gpu("0000:2a:00.0", 1)) + NODE.format(1, gpu("0000:9a:00.0", 2))
+OF_NCCL = nccl_xml.read(f'<system version="1">{CPUS}</system>', "topo.xml")
 PATHS: dict[str, tuple[Machine, str, str, str]] = {
+    "NCCL's XML leaves out root ports": (OF_NCCL, "0000:18:00.0", "0000:2a:00.0", "PHB"),
+    "NCCL's XML, another processor": (OF_NCCL, "0000:18:00.0", "0000:9a:00.0", "SYS"),
     "itself": (dgx(), GPU, GPU, "X"),
     "over the NVSwitch": (dgx(), GPU, "0000:c4:00.0", "NV18"),
     "upstream and downstream ports of one switch": (dgx(), GPU, "mlx5_0", "PIX"),
@@ -74,49 +78,29 @@ def test_path(name: str) -> None:
     assert Distances(machine).why_unknown(a, b) is None
 
 
-def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
-    def cpu(numa: int, inner: str) -> str:
-        return f'<cpu numaid="{numa}" arch="x86_64" vendor="GenuineIntel" affinity="00000000,00000001">{inner}</cpu>'
-
-    def gpu(rank: int, bus: str) -> str:
-        place = f'busid="0000:{bus}:00.0" class="0x030200" vendor="0x10de" link_speed="32.0 GT/s PCIe" link_width="16"'
-        return f'<pci {place}><gpu dev="{rank}" sm="90" rank="{rank}" gdr="1"/></pci>'
-
-    text = f'<system version="1">{cpu(0, gpu(0, "18") + gpu(1, "2a"))}{cpu(1, gpu(2, "9a"))}</system>'
-    machine = nccl_xml.read(text, "topo.xml")
-    assert Distances(machine).path("0000:18:00.0", "0000:2a:00.0") == "PHB"
-    assert Distances(machine).path("0000:18:00.0", "0000:9a:00.0") == "SYS"
-
-
-@pytest.mark.parametrize(
-    ("machine", "why"),
-    [
-        (parts(), "no PCI tree was read"),
-        (parts(TOP), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
-        (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
-        (replace(parts(), gpus=(Gpu(GPU),), paths={("gpu1", "nic"): "PIX"}), "the matrix of distances has no row for it"),
-        (replace(parts(), nics=()), "nic is not among the machine's parts"),
-        (below(replace(TOP, virtual=True), gpu=TOP.address, nic=TOP.address), "a hypervisor made up the bridges above them"),
-        (below(bridge(TOP.address, GPU, 0), gpu=TOP.address, nic=None), f"the bridges above {GPU} go in circles"),
-        (below(gpu=None, nic=None, system=System(virtualization="kvm")), "a virtual machine (kvm) hides the PCIe switches"),
-        (parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)), f"the NUMA node of {GPU} is unknown"),
-        (below(gpu=None, nic=None, unknown={f"pci/{GPU}/parent": "the tree was cut"}), "the tree was cut"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "why"), [
+    (parts(), "no PCI tree was read"),
+    (parts(TOP), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
+    (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
+    (replace(parts(), gpus=(Gpu(GPU),), paths={("gpu1", "nic"): "PIX"}), "the matrix of distances has no row for it"),
+    (replace(parts(), nics=()), "nic is not among the machine's parts"),
+    (below(replace(TOP, virtual=True), gpu=TOP.address, nic=TOP.address), "a hypervisor made up the bridges above them"),
+    (below(bridge(TOP.address, GPU, 0), gpu=TOP.address, nic=None), f"the bridges above {GPU} go in circles"),
+    (below(gpu=None, nic=None, system=System(virtualization="kvm")), "a virtual machine (kvm) hides the PCIe switches"),
+    (parts(gpu_device(GPU, None, None), nic_device(NIC, None, 0), numa=(None, 0)), f"the NUMA node of {GPU} is unknown"),
+    (below(gpu=None, nic=None, unknown={f"pci/{GPU}/parent": "the tree was cut"}), "the tree was cut"),
+])  # fmt: skip
 def test_unknown_has_a_reason(machine: Machine, why: str) -> None:
     assert Distances(machine).path(GPU, "nic") is None
     assert Distances(machine).why_unknown(GPU, "nic") == why
 
 
-@pytest.mark.parametrize(
-    ("links", "expected"),
-    [
-        ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"), ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
-        ((GpuLink("b", "a", 12),), "NV12"), ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
-        ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"), ((GpuLink("a", SWITCH, 18),), None),
-        ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("links", "expected"), [
+    ((GpuLink("a", "b", 4), GpuLink("b", "a", 4)), "NV4"), ((GpuLink("a", "b", 2), GpuLink("a", "b", 2)), "NV4"),
+    ((GpuLink("b", "a", 12),), "NV12"), ((GpuLink("a", "b", 1, "xgmi"),), "XG1"),
+    ((GpuLink("a", SWITCH, 18), GpuLink("b", SWITCH, 16)), "NV16"), ((GpuLink("a", SWITCH, 18),), None),
+    ((GpuLink("a", "b", 0), GpuLink("b", "a", -3)), None),
+])  # fmt: skip
 def test_links_between_gpus_are_counted(links: tuple[GpuLink, ...], expected: str | None) -> None:
     assert Distances(Machine(gpus=(Gpu("a"), Gpu("b")), gpu_links=links)).path("a", "b") == expected
 
@@ -148,14 +132,12 @@ WITH_RDMA = replace(
     BY_PATHS, nics=(*NICS[:2], replace(NICS[2], rdma=False), Nic("mlx5_0", rdma=True)), paths={**BY_PATHS.paths, ("gpu0", "mlx5_0"): "NODE"}
 )
 NEAR: dict[str, tuple[Machine, str, list[str]]] = {
-    "two NICs of a switch": (dgx(), GPU, ["mlx5_0", "mlx5_1"]),
-    "one NIC beside each GPU": (mesh(), "0000:83:00.0", ["mlx5_2"]),
+    "two NICs of a switch": (dgx(), GPU, ["mlx5_0", "mlx5_1"]), "one NIC beside each GPU": (mesh(), "0000:83:00.0", ["mlx5_2"]),
     "a nearer one is no RDMA device": (pcie_box(), "0000:81:00.0", ["mlx5_0"]),
-    "no NIC is near": (parts(), GPU, []),
-    "the NIC below the GPU's own switch": (near_top(), GPU, ["nic"]),
+    "no NIC is near": (parts(), GPU, []), "the NIC below the GPU's own switch": (near_top(), GPU, ["nic"]),
     "a virtual interface is not the nearest NIC": (BY_PATHS, "gpu0", ["eth2"]),
     "an RDMA device is nearer than others": (WITH_RDMA, "gpu0", ["mlx5_0"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("machine", "gpu", "names"), NEAR.values(), ids=NEAR)
@@ -177,7 +159,6 @@ DEVICES = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(DEVICES, max_size=8), st.sampled_from([None, *ADDRESSES]), st.sampled_from([None, *ADDRESSES]))
 def test_any_tree_gives_a_word_or_a_reason(devices: list[PciDevice], gpu: str | None, nic: str | None) -> None:
     machine = Machine(pci=tuple(devices), gpus=(Gpu("gpu0", address=gpu),), nics=(Nic("nic", nic),))

@@ -1,7 +1,5 @@
 """probe --gather: the archive reads back to the same machine, holds nothing that names it, and never takes a file's place."""
 
-from __future__ import annotations
-
 import re
 import tarfile
 from pathlib import Path
@@ -24,67 +22,47 @@ SECRETS = (
     "nfs.example.org", "alice", "uid_1000", "4711", "swordfish", "acme.example", "AST-77",
 )  # fmt: skip
 
-HCA = f"{PCI}/0000:19:00.0"
+HCA, LAN = f"{PCI}/0000:19:00.0", f"{PCI}/0000:1a:00.0"
+COMMAND_LINE = (
+    "BOOT_IMAGE=/vmlinuz root=UUID=0b1d8a3f-1c22-4e5f-a6b7-c8d9e0f1a2b3 quiet iommu=pt intel_iommu=on "
+    "api.token=hunter2 ip=10.11.12.13 https://nfs.example.org/ks?a=1 swordfish -- --user alice"
+)
 FILES = {
     "/proc/cpuinfo": "processor\t: 0\nmodel name\t: A CPU\nphysical id\t: 0\ncore id\t: 0\nflags\t: fpu\n\n",
-    "/proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=0b1d8a3f-1c22-4e5f-a6b7-c8d9e0f1a2b3 quiet iommu=pt intel_iommu=on "
-    "api.token=hunter2 ip=10.11.12.13 https://nfs.example.org/ks?a=1 swordfish -- --user alice",
-    "/proc/meminfo": "MemTotal:       1056763084 kB\n",
+    "/proc/cmdline": COMMAND_LINE, "/proc/meminfo": "MemTotal:       1056763084 kB\n",
     "/proc/mounts": "/dev/sda1 / ext4 rw 0 0\nnfs.example.org:/home /home nfs4 rw,addr=10.11.12.13 0 0\n",
     "/proc/self/cgroup": "1:cpu:/slurm/uid_1000/job_4711/step_0\n0::/system.slice/slurmstepd.scope/alice\n",
     "/proc/version": "Linux version 6.1.0-56-amd64 (alice@build.acme.example) (gcc 12) #1 SMP",
-    "/proc/self/environ": "PASSWORD=hunter2",
-    "/proc/sys/kernel/hostname": "gpu-node-17",
-    "/proc/sys/kernel/osrelease": "6.1.0-56-amd64",
-    "/etc/hostname": "gpu-node-17",
-    f"{PCI}/class": "0x060400",
-    f"{PCI}/vendor": "0x8086",
-    f"{PCI}/device": "0x352a",
-    f"{HCA}/class": "0x020700",
-    f"{HCA}/vendor": "0x15b3",
-    f"{HCA}/device": "0x1021",
-    f"{HCA}/numa_node": "1",
-    f"{HCA}/current_link_speed": "32.0 GT/s PCIe",
-    f"{HCA}/current_link_width": "16",
-    f"{HCA}/vpd": "MT2334X00112",
-    f"{HCA}/infiniband/mlx5_0/node_guid": GUID,
-    f"{HCA}/infiniband/mlx5_0/fw_ver": "28.41.1000",
-    f"{HCA}/infiniband/mlx5_0/hca_type": "MT4129",
-    f"{HCA}/infiniband/mlx5_0/node_desc": "gpu-node-17 mlx5_0",
-    f"{HCA}/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)",
-    f"{HCA}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
-    f"{HCA}/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
-    f"{HCA}/infiniband/mlx5_0/ports/1/lid": "0x12",
-    f"{HCA}/infiniband/mlx5_0/ports/1/counters/symbol_error": "3",
-    f"{HCA}/net/ibs1/mtu": "2044",
-    f"{PCI}/0000:1a:00.0/class": "0x020000",
-    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/speed": "25000",
-    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/mtu": "1500",
-    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/address": "b8:ce:f6:a1:2b:3c",
+    "/proc/self/environ": "PASSWORD=hunter2", "/proc/sys/kernel/hostname": "gpu-node-17", "/proc/sys/kernel/osrelease": "6.1.0-56-amd64",
+    "/etc/hostname": "gpu-node-17", f"{PCI}/class": "0x060400", f"{PCI}/vendor": "0x8086", f"{PCI}/device": "0x352a",
+    f"{HCA}/class": "0x020700", f"{HCA}/vendor": "0x15b3", f"{HCA}/device": "0x1021", f"{HCA}/numa_node": "1",
+    f"{HCA}/current_link_speed": "32.0 GT/s PCIe", f"{HCA}/current_link_width": "16", f"{HCA}/vpd": "MT2334X00112",
+    f"{HCA}/infiniband/mlx5_0/node_guid": GUID, f"{HCA}/infiniband/mlx5_0/fw_ver": "28.41.1000",
+    f"{HCA}/infiniband/mlx5_0/hca_type": "MT4129", f"{HCA}/infiniband/mlx5_0/node_desc": "gpu-node-17 mlx5_0",
+    f"{HCA}/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)", f"{HCA}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+    f"{HCA}/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand", f"{HCA}/infiniband/mlx5_0/ports/1/lid": "0x12",
+    f"{HCA}/infiniband/mlx5_0/ports/1/counters/symbol_error": "3", f"{HCA}/net/ibs1/mtu": "2044", f"{LAN}/class": "0x020000",
+    f"{LAN}/net/enxb8cef6a12b3c/speed": "25000", f"{LAN}/net/enxb8cef6a12b3c/mtu": "1500",
+    f"{LAN}/net/enxb8cef6a12b3c/address": "b8:ce:f6:a1:2b:3c",
     "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03\n",
-}
+}  # fmt: skip
 LINKS = {
     "/sys/bus/pci/devices/0000:16:01.0": "../../../devices/pci0000:16/0000:16:01.0",
     "/sys/bus/pci/devices/0000:19:00.0": "../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0",
     "/sys/bus/pci/devices/0000:1a:00.0": "../../../devices/pci0000:16/0000:16:01.0/0000:1a:00.0",
-    "/sys/class/infiniband/mlx5_0": "../../devices/pci0000:16/0000:16:01.0/0000:19:00.0/infiniband/mlx5_0",
+    "/sys/class/infiniband/mlx5_0": f"../..{HCA[4:]}/infiniband/mlx5_0",
     "/sys/class/infiniband/scif0": "../../devices/scif_dma_0/infiniband/scif0",
-    "/sys/class/net/ibs1": "../../devices/pci0000:16/0000:16:01.0/0000:19:00.0/net/ibs1",
-    "/sys/class/net/enxb8cef6a12b3c": "../../devices/pci0000:16/0000:16:01.0/0000:1a:00.0/net/enxb8cef6a12b3c",
-    f"{PCI}/0000:1a:00.0/net/enxb8cef6a12b3c/device": "../..",
-}
+    "/sys/class/net/ibs1": f"../..{HCA[4:]}/net/ibs1", "/sys/class/net/enxb8cef6a12b3c": f"../..{LAN[4:]}/net/enxb8cef6a12b3c",
+    f"{LAN}/net/enxb8cef6a12b3c/device": "../..",
+}  # fmt: skip
 READERS = (linux.read, network.read, network.read_ethernet)
 NOTHING = gather.Parts({}, {}, set())
 
 
-def written(to: Path, parts: gather.Parts) -> Path:
-    gather.write(to, parts)
-    return to
-
-
 def packed(files: Files, to: Path, commands=None) -> Path:
     """The archive of a machine, as it is given to others."""
-    return written(to, gather.collect(files, commands or {}))
+    gather.write(to, gather.collect(files, commands or {}))
+    return to
 
 
 def open_packed(files: Files, to: Path) -> Path:
@@ -92,7 +70,8 @@ def open_packed(files: Files, to: Path) -> Path:
     recorded = RecordedFiles(files)
     for read in READERS:
         read(recorded)
-    return written(to, gather.Parts(*recorded.renamed(lambda path: path, lambda _, text: text)))
+    gather.write(to, gather.Parts(*recorded.renamed(lambda path: path, lambda _, text: text)))
+    return to
 
 
 def test_a_machine_reads_back_the_same_and_again(tmp_path):
@@ -125,13 +104,6 @@ def test_its_manifest_names_the_files_that_are_in_it(tmp_path):
     assert any("/net/enx" in file for file in files)
 
 
-def everything(archive: Path) -> str:
-    with tarfile.open(archive) as tar:
-        return "\n".join(
-            f"{member.name} {member.linkname} {tar.extractfile(member).read().decode() if member.isreg() else ''}" for member in tar
-        )
-
-
 def test_masked_it_is_the_same_but_for_its_names(tmp_path):
     tree = Tree(FILES, LINKS)
     archive = open_archive(packed(tree, tmp_path / "m.tar"))
@@ -139,23 +111,19 @@ def test_masked_it_is_the_same_but_for_its_names(tmp_path):
     assert [replace(nic, guid=None) for nic in there.nics] == [replace(nic, guid=None) for nic in here.nics]
     assert there.nics[0].guid not in {None, GUID}
     here, there = linux.read(tree), linux.read(archive)
-    assert replace(there, hostname=None, system=replace(there.system, command_line=None)) == replace(
-        here, hostname=None, system=replace(here.system, command_line=None)
-    )
-    assert there.system.command_line == (
-        "BOOT_IMAGE=masked root=masked quiet iommu=pt intel_iommu=on api.token=masked ip=masked masked masked -- masked"
-    )
+    unnamed = [replace(each, hostname=None, system=replace(each.system, command_line=None)) for each in (there, here)]
+    assert unnamed[0] == unnamed[1]
+    line = "BOOT_IMAGE=masked root=masked quiet iommu=pt intel_iommu=on api.token=masked ip=masked masked masked -- masked"
+    assert there.system.command_line == line
 
 
 @pytest.mark.contract
 def test_no_secret_is_in_it(tmp_path):
-    commands = {
-        "lspci-vvvnn.txt": (
-            "printf",
-            "Capabilities: [SN] Serial number: MT2334X00112\nGUID 0xb8cef60300a12b3c on gpu-node-17, peer 10.11.12.13\n",
-        )
-    }
-    held = everything(packed(Tree(FILES, LINKS), tmp_path / "m.tar", commands=commands))
+    text = "Capabilities: [SN] Serial number: MT2334X00112\nGUID 0xb8cef60300a12b3c on gpu-node-17, peer 10.11.12.13\n"
+    commands = {"lspci-vvvnn.txt": ("printf", text)}
+    with tarfile.open(packed(Tree(FILES, LINKS), tmp_path / "m.tar", commands=commands)) as tar:
+        texts = [tar.extractfile(member).read().decode() if member.isreg() else "" for member in tar]
+        held = "\n".join([*texts, *(f"{member.name} {member.linkname}" for member in tar)])
     assert not [secret for secret in (*SECRETS, "b8cef603", "b8cef6a12b3c", "PASSWORD") if secret in held]
     assert "0000:19:00.0" in held  # PCI addresses are public
 
@@ -166,18 +134,12 @@ def test_a_job_stays_a_job_and_names_none(tmp_path):
     assert linux.read(archive).system.container == linux.read(Tree(FILES, LINKS)).system.container == "slurm"
 
 
-@pytest.mark.parametrize(
-    ("group", "container"),
-    [
-        ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-pod8a3f.slice/cri-containerd-8a3f.scope", "kubernetes"),
-        ("0::/machine.slice/libpod-8a3f.scope/alice", "podman"),
-        ("0::/docker/8a3f", "docker"),
-        ("0::/system.slice/docker-8a3f.scope", "docker"),
-        ("0::/lxc.payload.alice/init.scope", "lxc"),
-        ("0::/user.slice/user-1000.slice/session-3.scope", ""),
-        ("0::/", ""),
-    ],
-)
+@pytest.mark.parametrize(("group", "container"), [
+    ("0::/kubepods.slice/kubepods-burstable.slice/kubepods-pod8a3f.slice/cri-containerd-8a3f.scope", "kubernetes"),
+    ("0::/machine.slice/libpod-8a3f.scope/alice", "podman"), ("0::/docker/8a3f", "docker"),
+    ("0::/system.slice/docker-8a3f.scope", "docker"), ("0::/lxc.payload.alice/init.scope", "lxc"),
+    ("0::/user.slice/user-1000.slice/session-3.scope", ""), ("0::/", ""),
+])  # fmt: skip
 def test_what_encloses_it_is_read_from_what_is_left_of_its_groups(group, container, tmp_path):
     tree = Tree({**FILES, "/proc/self/cgroup": group}, LINKS)
     archive = open_archive(packed(tree, tmp_path / "m.tar"))
@@ -205,9 +167,8 @@ def test_the_suffix_shows_how_it_is_packed(suffix, tmp_path, monkeypatch, capsys
     assert archive.names("/outputs") == ("echo.txt",)
     assert archive.text("/outputs/echo.txt") == "NVLink"
     manifest = archive.text("/MANIFEST").splitlines()
-    assert {"  echo NVLink: code 0, 7 bytes", "  no-such-tool: not installed", "  false: code 1, 0 bytes", "/outputs/echo.txt"} <= {
-        *manifest
-    }
+    lines = {"  echo NVLink: code 0, 7 bytes", "  no-such-tool: not installed", "  false: code 1, 0 bytes", "/outputs/echo.txt"}
+    assert lines <= {*manifest}
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"wrote {target}: ")
@@ -262,43 +223,25 @@ def test_the_same_thing_has_the_same_replacement_everywhere_and_another_in_the_n
     assert serial.replace("-", "") == mask.text("0xb8cef60300a12b3c").removeprefix("0x")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0000:19:00.0",
-        "0000:19:00.0 -> ../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0",
-        "400 Gb/sec (4X NDR)",
-        "0-31,64-95",
-        "00:00:00:00:00:00",
-        "ff:ff:ff:ff:ff:ff",
-        "00000000,0000ff01",
-        "PCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03",
-        "LnkSta: Speed 32GT/s, Width x16",
-        "3b:00.0 Infiniband controller [0207]: Mellanox [15b3:1021]",
-        "cap_mask 0xa751e848",
-        "127.0.0.1",
-        "fw_ver:\t\t229.0.111.0",
-        "Firmware version: 229.0.111.0",
-        "6: vlan5@eth0: <BROADCAST,UP> mtu 1500",
-        "07:00.0 Serial controller [0700]: Exar Corp.",
-        "[PN] Part number: MCX75310AAS-NEAT",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "0000:19:00.0", "0000:19:00.0 -> ../../../devices/pci0000:16/0000:16:01.0/0000:19:00.0", "400 Gb/sec (4X NDR)", "0-31,64-95",
+    "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "00000000,0000ff01", "PCI_ID=15B3:1021\nPCI_SUBSYS_ID=15B3:0041",
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03", "LnkSta: Speed 32GT/s, Width x16",
+    "3b:00.0 Infiniband controller [0207]: Mellanox [15b3:1021]", "cap_mask 0xa751e848", "127.0.0.1", "fw_ver:\t\t229.0.111.0",
+    "Firmware version: 229.0.111.0", "6: vlan5@eth0: <BROADCAST,UP> mtu 1500", "07:00.0 Serial controller [0700]: Exar Corp.",
+    "[PN] Part number: MCX75310AAS-NEAT",
+])  # fmt: skip
 def test_what_identifies_no_user_stays(text):
     assert Mask("node1").text(text) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "fe80::ba6f:1cff:fe00:1", "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c", "2001:db8::1", "00-11-22-ff-fe-33-44-55", "192.168.3.4",
-        "root@builder7", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3", "docker-" + "8a" * 32,
-        "unique_id 1234567890123", "2001:db8:1:2:3:4:5:6", "::ffff:10.11.12.13", "Serial\t\t: 10000000abcd",
-        "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff", "altname enx02fc00000001 portid b8cef6a12b3c",
-        "[VA] Vendor specific: MLX:alice", "gpu18.cluster.example",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "fe80::ba6f:1cff:fe00:1", "fe80:0000:0000:0000:b8ce:f603:00a1:2b3c", "2001:db8::1", "00-11-22-ff-fe-33-44-55", "192.168.3.4",
+    "root@builder7", "GPU-8a3f1c22-0b1d-4e5f-a6b7-c8d9e0f1a2b3", "pod8a3f1c22_0b1d_4e5f_a6b7_c8d9e0f1a2b3", "docker-" + "8a" * 32,
+    "unique_id 1234567890123", "2001:db8:1:2:3:4:5:6", "::ffff:10.11.12.13", "Serial\t\t: 10000000abcd",
+    "link/ether 02:fc:00:00:00:01 brd ff:ff:ff:ff:ff:ff", "altname enx02fc00000001 portid b8cef6a12b3c", "[VA] Vendor specific: MLX:alice",
+    "gpu18.cluster.example",
+])  # fmt: skip
 def test_what_identifies_a_user_is_masked(text):
     masked = Mask("node1.cluster.example").text(text)
     assert masked != text

@@ -1,7 +1,5 @@
 """Whether a NIC could reach a GPU's memory: the state, and the fact that decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -34,9 +32,8 @@ AMD = with_gpus(dgx(), vendor="amd")
 LONE = Machine(
     gpus=(Gpu("0011:00:00.0", address="0011:00:00.0", vendor="amd"),),
     nics=(Nic("mlx5_0", "0010:00:00.0", model="ConnectX", rdma=True, gdr=True),),
-    pci=(PciDevice("0010:00:00.0"), PciDevice("0011:00:00.0")),
-    paths={("0011:00:00.0", "mlx5_0"): "PHB"},
-)
+    pci=(PciDevice("0010:00:00.0"), PciDevice("0011:00:00.0")), paths={("0011:00:00.0", "mlx5_0"): "PHB"},
+)  # fmt: skip
 BELOW = replace(LONE, pci=(replace(LONE.pci[0], parent="0010:00:01.0"), PciDevice("0010:00:01.0"), LONE.pci[1]))
 STATED = replace(dgx(), paths={(dgx().gpus[0].key, "mlx5_4"): "PHB"})
 # NCCL's topology file has gdr=0 or 1 for each NIC; the modules of this machine do not matter then.
@@ -91,19 +88,15 @@ def test_a_log_proves_use_or_the_contrary_whatever_module_is_loaded() -> None:
     assert capability(machine, machine.gpus[0], machine.nics[0], refusal=words, proof="lines").state == "proven used"
 
 
-@pytest.mark.parametrize(
-    ("system", "state", "why"),
-    [
-        ({"dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
-        ({"dma_buf": True, "kernel": "5.4.0-150"}, "not capable",
-            f"{NO_MODULE}, and kernel 5.4.0-150 is older than 5.12, which dma-buf needs"),
-        ({"dma_buf": None}, "unknown", f"{NO_MODULE}, and dma-buf support is unknown"),
-        ({"dma_buf": True, "kernel": None}, "unknown", f"{NO_MODULE}, and the kernel version is unknown"),
-        ({"peer_memory": None, "dma_buf": None}, "unknown", "peer-memory modules were not looked at, and dma-buf support is unknown"),
-        ({"peer_memory": None, "dma_buf": False}, "unknown", "peer-memory modules were not looked at, and the driver exports no dma-buf"),
-        ({"container": "docker"}, "unknown", "inside a container (docker): its view of the host's modules proves nothing"),
-        ({"peer_memory": ("amdkfd",), "dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("system", "state", "why"), [
+    ({"dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
+    ({"dma_buf": True, "kernel": "5.4.0-150"}, "not capable", f"{NO_MODULE}, and kernel 5.4.0-150 is older than 5.12, which dma-buf needs"),
+    ({"dma_buf": None}, "unknown", f"{NO_MODULE}, and dma-buf support is unknown"),
+    ({"dma_buf": True, "kernel": None}, "unknown", f"{NO_MODULE}, and the kernel version is unknown"),
+    ({"peer_memory": None, "dma_buf": None}, "unknown", "peer-memory modules were not looked at, and dma-buf support is unknown"),
+    ({"peer_memory": None, "dma_buf": False}, "unknown", "peer-memory modules were not looked at, and the driver exports no dma-buf"),
+    ({"container": "docker"}, "unknown", "inside a container (docker): its view of the host's modules proves nothing"),
+    ({"peer_memory": ("amdkfd",), "dma_buf": False}, "not capable", f"{NO_MODULE}, and the driver exports no dma-buf"),
+])  # fmt: skip
 def test_without_peer_memory(system: dict[str, Any], state: str, why: str) -> None:
     assert found(dgx(), **{"peer_memory": (), **system}) == Capability(state, why)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Network interfaces from a hand-made /sys/class/net and a fake `tc`: the real speed, or why there is none."""
 
 import json
-import stat
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,10 @@ def sysfs(tmp_path):
         for entry in more:
             (folder / entry).mkdir()
         if driver is not None:
-            device, drivers = tmp_path / "devices" / name, tmp_path / "drivers" / driver
-            device.mkdir(parents=True)
-            drivers.mkdir(parents=True, exist_ok=True)
-            (folder / "device").symlink_to(device)
-            if driver:
-                (device / "driver").symlink_to(drivers)
+            (folder / "device").mkdir()
+        if driver:
+            (tmp_path / driver).mkdir()
+            (folder / "device/driver").symlink_to(tmp_path / driver)
         return read_interface(name, tmp_path / "net")
 
     return make
@@ -44,7 +42,7 @@ def tc(tmp_path, monkeypatch):
         folder.mkdir()
         script = folder / "tc"
         script.write_text(f"#!/bin/sh\necho \"$@\" > {folder}/called\ncat <<'END'\n{answer}\nEND\nexit {code}\n")
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        script.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
         return folder / "called"
 
@@ -54,8 +52,6 @@ def tc(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def no_tc(monkeypatch):
     """Without the fixture `tc` there is none."""
-    import shutil
-
     real = shutil.which
     monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == "tc" and path else real(name, path=path))
 
@@ -65,14 +61,10 @@ INTERFACES = {
     "no driver": (("eth0", ""), {"speed": "1000\n"}, Interface("eth0", 1500, 1e9, None, None)),
     "a bond": (("bond0",), {"speed": "200000\n", "more": ("bonding",)}, Interface("bond0", 1500, 200e9, None, None)),
     "loopback": (("lo",), {"mtu": "65536\n"}, Interface("lo", 65536, None, "loopback", None)),
-    **{f"a real NIC that does not show its speed: {speed!r}": (("eth0", "ixgbe"), {"speed": speed},
-        Interface("eth0", 1500, None, None, None)) for speed in ("-1\n", "0\n", "", "unknown\n", None)},
+    "a real NIC that does not show its speed": (("eth0", "ixgbe"), {}, Interface("eth0", 1500, None, None, None)),
     **{f"of a virtual machine: {driver}": (("eth0", driver), {"speed": "10000\n"}, Interface("eth0", 1500, None, why, None))
         for driver, why in (("virtio_net", "virtio"), ("vmxnet3", "a virtual machine's"), ("hv_netvsc", "a virtual machine's"))},
-    **{  # a veth claims 10 Gb/s
-        f"virtual: {why}": (("x0",), {"speed": "10000\n", "more": more}, Interface("x0", 1500, None, why, None))
-        for more, why in (((), "veth or the like"), (("tun_flags",), "tap"), (("bridge",), "bridge"))
-    },
+    "virtual": (("x0",), {"speed": "10000\n"}, Interface("x0", 1500, None, "veth or the like", None)),  # it claims 10 Gb/s
 }  # fmt: skip
 
 
@@ -94,21 +86,17 @@ NETEM = {"kind": "netem", "options": {"limit": 1000, "rate": {"rate": 12500000, 
 PLAIN = {"kind": "noqueue", "root": True, "options": {}}
 
 
-@pytest.mark.parametrize(
-    ("qdiscs", "bits"), [([TBF], 1e9), ([PLAIN, TBF], 1e9), ([TBF, NETEM], 1e8), ([PLAIN], None), ([], None), ([{"kind": "fq"}], None)]
-)
-def test_a_shape_on_a_virtual_interface(sysfs, tc, qdiscs, bits):
-    called = tc(json.dumps(qdiscs))
+@pytest.mark.parametrize(("answer", "code", "bits"), [
+    (json.dumps([TBF]), 0, 1e9), (json.dumps([PLAIN, TBF]), 0, 1e9), (json.dumps([TBF, NETEM]), 0, 1e8), (json.dumps([PLAIN]), 0, None),
+    ("[]", 0, None), ('[{"kind": "fq"}]', 0, None),
+    # a tc that answers something else
+    ("[]", 1, None), ("no json", 0, None), ("", 0, None), ('{"a": 1}', 0, None), ('[{"options": {"rate": "1Gbit"}}]', 0, None),
+    ("[3]", 0, None),
+])  # fmt: skip
+def test_a_shape_on_a_virtual_interface(sysfs, tc, answer, code, bits):
+    called = tc(answer, code)
     assert sysfs("veth0", speed="10000\n").shaped_bits_per_s == bits
     assert called.read_text() == "-j qdisc show dev veth0\n"
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"), [("[]", 1), ("no json", 0), ("", 0), ('{"a": 1}', 0), ('[{"options": {"rate": "1Gbit"}}]', 0), ("[3]", 0)]
-)
-def test_a_tc_that_answers_something_else_is_no_shape(sysfs, tc, answer, code):
-    tc(answer, code)
-    assert sysfs("veth0").shaped_bits_per_s is None
 
 
 def test_without_tc_there_is_no_shape(sysfs, monkeypatch, tmp_path):

@@ -1,7 +1,5 @@
 """What a source leaves out of a machine is unknown, in text and JSON alike; an empty list without a reason means that there are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

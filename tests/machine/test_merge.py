@@ -1,7 +1,5 @@
 """Several sources of one machine: the first with a fact wins; that source and the sources that contradict it are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,38 +15,23 @@ from tests.machine.machines import has_doubt
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 SYSFS = Machine(
-    hostname="node1",
-    sources=("sysfs",),
-    system=System(architecture="x86_64", threads=96),
+    hostname="node1", sources=("sysfs",), system=System(architecture="x86_64", threads=96),
     pci=(PciDevice(A, "gpu", "0000:18:00.0", numa=0), PciDevice(B, "gpu", "0000:3a:00.0", numa=1)),
     gpus=(Gpu(A, None, A, "nvidia"), Gpu(B, None, B, "nvidia", numa=1)),
     nics=(Nic("mlx5_0", "0000:1a:00.0", rdma=True, interfaces=("ib0",), ports=(Port(rate_bits_per_s=200e9, state="active"),)),),
-)
+)  # fmt: skip
 MATRIX = Machine(
     sources=("nvidia-smi topo -m",),
     gpus=(Gpu("gpu0", 0, vendor="nvidia", numa=0), Gpu("gpu1", 1, vendor="nvidia", numa=0)),
-    gpu_links=(GpuLink("gpu0", "gpu1", 12), GpuLink("gpu1", "gpu0", 12)),
-    nics=(Nic("mlx5_0"),),
+    gpu_links=(GpuLink("gpu0", "gpu1", 12), GpuLink("gpu1", "gpu0", 12)), nics=(Nic("mlx5_0"),),
     paths={("gpu0", "gpu1"): "NV12", ("gpu0", "mlx5_0"): "PIX", ("mlx5_0", "gpu1"): "SYS"},
     peer_access={("gpu0", "gpu1"): "OK"},
     unknown={"gpus/gpu0/memory_bytes": "the matrix does not print it", "gpus/gpu1/numa": "empty"},
-)
-
-
-def test_nothing_gives_an_empty_machine() -> None:
-    assert merge([]) == Machine()
-
-
-def test_one_source_alone_stays_as_it_is() -> None:
-    merged = merge([SYSFS])
-    assert replace(merged, origins={}) == SYSFS
-    assert origin(merged, f"gpus/{A}/numa") == "sysfs" and origin(merged, "system/threads") == "sysfs"
+)  # fmt: skip
 
 
 COUNTED = Machine(
-    sources=("nvidia-smi nvlink -s",),
-    gpus=MATRIX.gpus,
-    gpu_links=(GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 10)),
+    sources=("nvidia-smi nvlink -s",), gpus=MATRIX.gpus, gpu_links=(GpuLink("gpu0", None, 12, bytes_per_s=25e9), GpuLink("gpu1", None, 10))
 )
 TOOL = Machine(sources=("lspci",), system=System(architecture="aarch64", kernel="6.1"), numa_nodes=(NumaNode(0, "0-47"),))
 QUIET = Machine(sources=("first",), nics=(Nic("mlx5_0"),), pci=(PciDevice(A),))
@@ -82,6 +65,7 @@ def device_names(machine: Machine) -> list[str]:
 
 
 CASES: dict[str, tuple[list[Machine], Callable[[Machine], Any], Any]] = {
+    "nothing gives an empty machine": ([], lambda m: m, Machine()),
     "the first that reports a fact wins": ([SYSFS, TOOL], lambda m: (m.system, m.numa_nodes, m.sources),
         (System(architecture="x86_64", threads=96, kernel="6.1"), (NumaNode(0, "0-47"),), ("sysfs", "lspci"))),
     "the source of each fact": ([SYSFS, TOOL], lambda m: [origin(m, f"system/{name}") for name in ("architecture", "kernel")],
@@ -139,14 +123,11 @@ def test_sources_together(machines: list[Machine], facts: Callable[[Machine], An
     assert facts(merge(machines)) == expected
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        (200e9, 180e9, ("200 Gb/s", "180 Gb/s")),  # lowered by hand in a vendor's file
-        (100e9, 103.125e9, None),  # data and wire of EDR
-        (32e9, 40e9, ("32 Gb/s", "40 Gb/s")),  # QDR before and after line coding
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "expected"), [
+    (200e9, 180e9, ("200 Gb/s", "180 Gb/s")),  # lowered by hand in a vendor's file
+    (100e9, 103.125e9, None),  # data and wire of EDR
+    (32e9, 40e9, ("32 Gb/s", "40 Gb/s")),  # QDR before and after line coding
+])  # fmt: skip
 def test_rates_agree_within_line_coding(first: float, second: float, expected: tuple[str, str] | None) -> None:
     readings = [Machine(sources=(f"{rate:g}",), nics=(Nic("mlx5_0", ports=(Port(rate_bits_per_s=rate),)),)) for rate in (first, second)]
     merged = merge(readings)
@@ -154,19 +135,21 @@ def test_rates_agree_within_line_coding(first: float, second: float, expected: t
     assert others(merged) == ([("nics/mlx5_0/ports/1/rate_bits_per_s", *expected)] if expected else [])
 
 
-def test_merging_again_changes_nothing_and_keeps_its_source() -> None:
+def test_one_source_stays_as_it_is_and_merging_again_changes_nothing_and_keeps_the_sources() -> None:
+    alone = merge([SYSFS])
+    assert replace(alone, origins={}) == SYSFS
+    assert origin(alone, f"gpus/{A}/numa") == "sysfs" and origin(alone, "system/threads") == "sysfs"
     merged = merge([SYSFS, MATRIX])
     again = merge([merged])
     assert replace(again, origins={}) == replace(merged, origins={})
     assert origin(again, f"gpus/{B}/index") == "nvidia-smi topo -m" and origin(again, f"gpus/{B}/numa") == "sysfs"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(MACHINES, max_size=3))
 def test_any_machines_merge_without_doubling_a_part(machines: list[Machine]) -> None:
     merged = merge(machines)
-    assert {port.number for nic in merged.nics for port in nic.ports} <= {
-        port.number for m in machines for nic in m.nics for port in nic.ports
-    }
+    ports, merged_ports = ({port.number for m in of for nic in m.nics for port in nic.ports} for of in (machines, [merged]))
+    assert merged_ports <= ports
     assert len({gpu.key for gpu in merged.gpus}) == len(merged.gpus)
     assert len({nic.name for nic in merged.nics}) == len(merged.nics)

@@ -1,8 +1,5 @@
 """A machine survives JSON unchanged; any other object is rejected in one sentence."""
 
-from __future__ import annotations
-
-import copy
 import json
 from typing import Any
 
@@ -17,21 +14,19 @@ from collbench.machine.snapshot import from_json, machines_of, to_json, topology
 from tests.machine.any_machine import MACHINES
 
 NODE = Machine(
-    hostname="node1",
-    sources=("sysfs", "nvml"),
+    hostname="node1", sources=("sysfs", "nvml"),
     system=System(architecture="x86_64", threads=96, peer_memory=("nvidia_peermem",), iommu="passthrough"),
     pci=(PciDevice("0000:19:00.0", "gpu", "0000:18:00.0", link=PcieLink(32.0, 16, 32.0, 16), acs=()),),
     gpus=(Gpu("0000:19:00.0", 0, "0000:19:00.0", "nvidia", uuid="GPU-1"),),
     gpu_links=(GpuLink("0000:19:00.0", "switch", 18, bytes_per_s=25e9),),
     nics=(Nic("mlx5_0", rdma=True, ports=(Port(rate_bits_per_s=4e11, lid=7, counters={"symbol_error": 3}),), guid="a1"),),
-    paths={("0000:19:00.0", "mlx5_0"): "PIX"},
-    unknown={"system/kernel": "not in this file"},
+    paths={("0000:19:00.0", "mlx5_0"): "PIX"}, unknown={"system/kernel": "not in this file"},
     disagreements=(Disagreement("gpus/0000:19:00.0/numa", "0", "sysfs", "1", "nvml"),),
     doubts=("read in a container",),
-)
+)  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(MACHINES.filter(lambda machine: "nan" not in repr(astuple(machine)) and "inf" not in repr(astuple(machine))))
 def test_any_machine_comes_back_the_same(machine: Machine) -> None:
     assert from_json(json.loads(json.dumps(to_json(machine)))) == machine
@@ -49,36 +44,24 @@ def test_it_is_plain_json_with_the_models_names() -> None:
     assert from_json(plain) == NODE
 
 
-def changed(path: str, value: object) -> dict[str, Any]:
-    """NODE's JSON with one value replaced; a path ends in the field's name."""
-    data: Any = copy.deepcopy(to_json(NODE))
-    *way, last = path.split("/")
-    at = data
-    for step in way:
-        at = at[int(step)] if isinstance(at, list) else at[step]
-    at[last] = value
-    return dict(data)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
-        ("hostname", 7, "machine/hostname is not a text"),
-        ("system/threads", "96", "machine/system/threads is not a whole number"),
-        ("system/threads", True, "machine/system/threads is not a whole number"),
-        ("system/iommu", "on", "machine/system/iommu is not one of off, passthrough, translating"),
-        ("pci/0/link/speed_gt_per_s", float("nan"), "machine/pci/0/link/speed_gt_per_s is not a number"),
-        ("pci/0/link/speed_gt_per_s", 10**400, "machine/pci/0/link/speed_gt_per_s is not a number"),
-        ("pci/0/virtual", 1, "machine/pci/0/virtual is not true or false"),
-        ("gpus", {"0": 1}, "machine/gpus is not a list"),
-        ("gpus/0/vram", 1, "machine/gpus/0/vram is not known"),
-        ("paths", [["a", "PIX"]], "machine/paths is not a list of [a, b, value]"),
-        ("nics/0/ports/0/counters", [1], "machine/nics/0/ports/0/counters is not an object"),
-        ("nics/0", None, "machine/nics/0 is not an object"),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "expected"), [
+    ("hostname", 7, "machine/hostname is not a text"), ("system/threads", "96", "machine/system/threads is not a whole number"),
+    ("system/threads", True, "machine/system/threads is not a whole number"),
+    ("system/iommu", "on", "machine/system/iommu is not one of off, passthrough, translating"),
+    ("pci/0/link/speed_gt_per_s", float("nan"), "machine/pci/0/link/speed_gt_per_s is not a number"),
+    ("pci/0/link/speed_gt_per_s", 10**400, "machine/pci/0/link/speed_gt_per_s is not a number"),
+    ("pci/0/virtual", 1, "machine/pci/0/virtual is not true or false"), ("gpus", {"0": 1}, "machine/gpus is not a list"),
+    ("gpus/0/vram", 1, "machine/gpus/0/vram is not known"),
+    ("paths", [["a", "PIX"]], "machine/paths is not a list of [a, b, value]"),
+    ("nics/0/ports/0/counters", [1], "machine/nics/0/ports/0/counters is not an object"),
+    ("nics/0", None, "machine/nics/0 is not an object"),
+])  # fmt: skip
 def test_a_foreign_value_is_named(path: str, value: object, expected: str) -> None:
-    data = changed(path, value) if path != "nics/0" else {**to_json(NODE), "nics": [value]}
+    data = at = json.loads(json.dumps(to_json(NODE)))
+    *way, last = [int(step) if step.isdigit() else step for step in path.split("/")]
+    for step in way:
+        at = at[step]
+    at[last] = value
     with pytest.raises(Unreadable) as refused:
         from_json(data)
     assert f": {expected}: " in str(refused.value)
@@ -95,10 +78,9 @@ def test_a_machine_from_before_a_field_was_added_is_read_and_a_missing_field_is_
     del data["system"]["kernel"]
     with pytest.raises(Unreadable, match="machine/system/kernel"):
         from_json(data)
-    data = to_json(NODE)
     del data["nics"]
     with pytest.raises(Unreadable, match="machine/nics is not there"):
-        from_json(data)
+        from_json({**data, "system": to_json(NODE)["system"]})
 
 
 ANY_JSON = st.recursive(
@@ -106,7 +88,7 @@ ANY_JSON = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.sampled_from(list(to_json(NODE))), ANY_JSON)
 def test_any_value_in_any_place_is_read_or_refused(name: str, value: Any) -> None:
     try:

@@ -1,7 +1,5 @@
 """Files from users are recognised by their content, merged per host, or rejected in one sentence."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json
@@ -10,6 +8,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -20,13 +19,7 @@ from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.snapshot import to_json, topology_json
 from collbench.machine.sources import READERS, read_paths
-from tests.machine.readers.test_hwloc import WHOLE as HWLOC
-from tests.machine.readers.test_lspci import ON as ACS_LINES
-from tests.machine.readers.test_rdma_tools import ADAPTERS as IBLINKINFO
-from tests.machine.readers.test_rdma_tools import DEVINFO as IBV_DEVINFO
-from tests.machine.readers.test_rdma_tools import LINKS as RDMA_LINK
-from tests.machine.readers.test_rdma_tools import NDR as IBPORTSTATE
-from tests.machine.readers.test_smi import TEXT as AMD_SMI
+from tests.machine.readers import test_hwloc, test_lspci, test_rdma_tools, test_smi
 
 A, B = "0000:19:00.0", "0000:3b:00.0"
 MATRIX = """\
@@ -67,19 +60,10 @@ NCCL = f"""\
 """
 LOG = "node1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
 EXAMPLES = {
-    "nvidia-smi nvlink -s": NVLINK,
-    "amd-smi topology": AMD_SMI,
-    "nvidia-smi topo -m": MATRIX,
-    "ibv_devinfo": IBV_DEVINFO,
-    "ibstat": IBSTAT,
-    "rdma link": RDMA_LINK,
-    "ibportstate": IBPORTSTATE,
-    "lspci | grep ACSCtl": ACS_LINES,
-    "lspci": LSPCI,
-    "hwloc XML": HWLOC,
-    "NCCL topology XML": NCCL,
-    "iblinkinfo": IBLINKINFO,
-}
+    "nvidia-smi nvlink -s": NVLINK, "amd-smi topology": test_smi.TEXT, "nvidia-smi topo -m": MATRIX, "ibstat": IBSTAT, "lspci": LSPCI,
+    "ibv_devinfo": test_rdma_tools.DEVINFO, "rdma link": test_rdma_tools.LINKS, "ibportstate": test_rdma_tools.NDR,
+    "lspci | grep ACSCtl": test_lspci.ON, "hwloc XML": test_hwloc.WHOLE, "NCCL topology XML": NCCL, "iblinkinfo": test_rdma_tools.ADAPTERS,
+}  # fmt: skip
 
 
 def saved(folder: Path, **texts: str) -> list[Path]:
@@ -93,11 +77,8 @@ def saved(folder: Path, **texts: str) -> list[Path]:
 
 def root(folder: Path, hostname: str | None = None, device: str = "mlx5_0") -> Path:
     """A machine's root with an InfiniBand device of 100 Gb/s."""
-    files = {
-        f"sys/class/infiniband/{device}/ports/1/rate": "100 Gb/sec (4X EDR)\n",
-        f"sys/class/infiniband/{device}/ports/1/state": "4: ACTIVE\n",
-    }
-    files |= {f"sys/class/infiniband/{device}/ports/1/link_layer": "InfiniBand\n"}
+    port = {"rate": "100 Gb/sec (4X EDR)\n", "state": "4: ACTIVE\n", "link_layer": "InfiniBand\n"}
+    files = {f"sys/class/infiniband/{device}/ports/1/{name}": text for name, text in port.items()}
     files |= {"proc/sys/kernel/hostname": f"{hostname}\n"} if hostname else {}
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -185,23 +166,15 @@ class TestTogether:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        ("data", "expected"),
-        [
-            (b"", "is empty"),
-            (b"\n \n", "is empty"),
-            (b"\x7fELF\x00\x00\x01\x02", "is binary"),
-            (b"remember the milk\n", "is not in a known format: give "),
-            (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
-            (b'{"schema": 1, "machines": [', "not valid JSON"),
-            (b'{"schema": 9, "machines": []}', "is JSON, but no"),
-            (b'{"schema": 1, "machines": ' + b"[" * 100_000, "not valid JSON"),
-            (gzip.compress(LSPCI.encode())[:-9], "cannot be read"),
-            (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "is damaged"),
-            (b"\xfd7zXZ\x00" + b"\xff" * 50, "is damaged"),
-            (NCCL.encode()[:60] + b"</cpu>", ""),
-        ],
-    )
+    @pytest.mark.parametrize(("data", "expected"), [
+        (b"", "is empty"), (b"\n \n", "is empty"), (b"\x7fELF\x00\x00\x01\x02", "is binary"),
+        (b"remember the milk\n", "is not in a known format: give "),
+        (LOG.encode(), "is a log of NCCL: read it with `collbench doctor --log`"),
+        (b'{"schema": 1, "machines": [', "not valid JSON"), (b'{"schema": 9, "machines": []}', "is JSON, but no"),
+        (b'{"schema": 1, "machines": ' + b"[" * 100_000, "not valid JSON"), (gzip.compress(LSPCI.encode())[:-9], "cannot be read"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "is damaged"), (b"\xfd7zXZ\x00" + b"\xff" * 50, "is damaged"),
+        (NCCL.encode()[:60] + b"</cpu>", ""),
+    ])  # fmt: skip
     def test_one_sentence(self, data: bytes, expected: str, tmp_path: Path) -> None:
         file = tmp_path / "x"
         file.write_bytes(data)
@@ -209,15 +182,12 @@ class TestRefused:
             read_paths([file])
         assert expected in str(refused.value) and "\n" not in str(refused.value) and str(refused.value).startswith(("x", f"{tmp_path}/x"))
 
-    @pytest.mark.parametrize(
-        ("path", "why"),
-        [
-            ("nowhere", "is not there"), ("nowhere/deep", "is not there"), ("\n", "is not there"), ("a\0b", r"a\?b cannot be read"),
-            ("pipe", "is a pipe: name a file"), ("/dev/zero", "is a device: name a file"), ("hwloc", "hwloc is hwloc XML"),
-            ("empty", "in 0 files and no sys or proc"), ("tree", "in 0 files and sys or proc"), ("logs", "collbench doctor --log"),
-            ("huge", "huge is larger than 64 MiB"), ("bomb.gz", "larger than 64 MiB"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("path", "why"), [
+        ("nowhere", "is not there"), ("nowhere/deep", "is not there"), ("\n", "is not there"), ("a\0b", r"a\?b cannot be read"),
+        ("pipe", "is a pipe: name a file"), ("/dev/zero", "is a device: name a file"), ("hwloc", "hwloc is hwloc XML"),
+        ("empty", "in 0 files and no sys or proc"), ("tree", "in 0 files and sys or proc"), ("logs", "collbench doctor --log"),
+        ("huge", "huge is larger than 64 MiB"), ("bomb.gz", "larger than 64 MiB"),
+    ])  # fmt: skip
     def test_what_is_no_machine(self, path: str, why: str, tmp_path: Path) -> None:
         """Devices and pipes are never opened, and a huge file is not read whole."""
         os.mkfifo(tmp_path / "pipe")
@@ -250,22 +220,18 @@ class TestRefused:
         assert len(found.doubts) == 1 and f"PCI device {A} is above itself" in found.doubts[0]
 
     def test_unreadable_by_permission(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*_: object) -> int:
-            raise PermissionError(13, "Permission denied")
-
         (file,) = saved(tmp_path, m=MATRIX)
-        monkeypatch.setattr(os, "open", refuse)  # tests may run as root, which no mode stops
+        refuse = Mock(side_effect=PermissionError(13, "Permission denied"))  # tests may run as root, which no mode stops
+        monkeypatch.setattr(os, "open", refuse)
         with pytest.raises(Unreadable, match="may not be read by you"):
             read_paths([file])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
-    text=st.sampled_from([MATRIX, NVLINK, LSPCI, IBSTAT, NCCL]),
-    at=st.integers(0, 2000),
-    cut=st.integers(0, 300),
+    text=st.sampled_from([MATRIX, NVLINK, LSPCI, IBSTAT, NCCL]), at=st.integers(0, 2000), cut=st.integers(0, 300),
     put=st.binary(max_size=20),
-)
+)  # fmt: skip
 def test_damaged_files_are_read_or_refused(text: str, at: int, cut: int, put: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     data = text.encode()
     file = tmp_path_factory.getbasetemp() / "damaged"
@@ -280,18 +246,14 @@ def test_damaged_files_are_read_or_refused(text: str, at: int, cut: int, put: by
 class TestSeveralOutputsInOneFile:
     """What people paste one below the other is read as if each output were a file of its own."""
 
-    def test_a_matrix_and_the_links_below_it(self, tmp_path: Path) -> None:
-        for number, parts in enumerate(
-            ((MATRIX, NVLINK), (NVLINK, MATRIX), (f"$ nvidia-smi topo -m\n{MATRIX}", f"$ nvidia-smi nvlink -s\n{NVLINK}"))
-        ):
-            pasted, folder = tmp_path / f"{number}.txt", tmp_path / str(number)
-            pasted.write_text("\n".join(parts))
-            folder.mkdir()
-            for place, part in enumerate(parts):
-                (folder / f"{place}.txt").write_text(part)
-            (one,), (two,) = read_paths([pasted]), read_paths([folder])
-            assert (one.gpus, one.nics, one.gpu_links, one.paths) == (two.gpus, two.nics, two.gpu_links, two.paths)
-            assert {gpu.model for gpu in one.gpus} == {"NVIDIA A100-SXM4-80GB"} and [gpu.numa for gpu in one.gpus] == [0, 1]
+    @pytest.mark.parametrize(("first", "second"), [
+        (MATRIX, NVLINK), (NVLINK, MATRIX), (f"$ nvidia-smi topo -m\n{MATRIX}", f"$ nvidia-smi nvlink -s\n{NVLINK}"),
+    ])  # fmt: skip
+    def test_a_matrix_and_the_links_below_it(self, first: str, second: str, tmp_path: Path) -> None:
+        (one,) = read_paths(saved(tmp_path / "pasted", pasted_txt=f"{first}\n{second}"))
+        (two,) = read_paths(saved(tmp_path / "files", first_txt=first, second_txt=second))
+        assert (one.gpus, one.nics, one.gpu_links, one.paths) == (two.gpus, two.nics, two.gpu_links, two.paths)
+        assert {gpu.model for gpu in one.gpus} == {"NVIDIA A100-SXM4-80GB"} and [gpu.numa for gpu in one.gpus] == [0, 1]
 
     def test_all_tools_of_a_ticket(self, tmp_path: Path) -> None:
         file = tmp_path / "ticket.txt"
@@ -302,13 +264,10 @@ class TestSeveralOutputsInOneFile:
         assert machine.links_of(A) == 12 and machine.paths[A, "mlx5_0"] == "PIX"
         assert len(machine.sources) == 4
 
-    @pytest.mark.parametrize(
-        ("text", "doubt"),
-        [
-            (MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"), "left out: pasted.txt: "),  # a damaged part
-            (MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"), "2 topology matrices"),  # of two machines
-        ],
-    )
+    @pytest.mark.parametrize(("text", "doubt"), [
+        (MATRIX + NVLINK.replace("Link 3: 25 GB/s", "Link 3: 2? GB/s"), "left out: pasted.txt: "),  # a damaged part
+        (MATRIX + "\n" + MATRIX + NVLINK.replace("GPU 0", "GPU 5"), "2 topology matrices"),  # of two machines
+    ])  # fmt: skip
     def test_a_part_that_cannot_be_read_is_a_doubt(self, text: str, doubt: str, tmp_path: Path) -> None:
         (tmp_path / "pasted.txt").write_text(text)
         (machine,) = read_paths([tmp_path / "pasted.txt"])

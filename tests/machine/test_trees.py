@@ -1,7 +1,5 @@
 """RDMA cards on the PCI bus that the kernel has no RDMA device for: shown, marked, and never confused with what was not looked at."""
 
-from __future__ import annotations
-
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.here import readings

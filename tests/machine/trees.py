@@ -1,7 +1,5 @@
 """A machine's files out of a dict, for tests of everything that reads sysfs and procfs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """NCCL topology XML written by hand, for the tests of its reader: each function gives one element's text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from collbench.machine.model import Machine, PciDevice

@@ -1,7 +1,5 @@
 """lspci's text in its forms: functions, the tree from bridges' buses, links, access control, and what is unknown and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -122,6 +120,12 @@ CASES: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
     "virtual functions beside their physical one are no ports": (PHYSICAL + VIRTUAL, lambda m: [nic.virtual for nic in m.nics],
         [None, "a virtual function"]),
     "a guest's only NIC": (VIRTUAL, lambda m: [nic.virtual for nic in m.nics], [None]),
+    **{f"links of virtual parts mean nothing: {head}": (function(head, *express("Endpoint", "2.5GT/s, Width x1", "2.5GT/s, Width x1")),
+        lambda m: [(each.kind, each.virtual, each.link, "means nothing" in m.unknown[f"pci/{each.address}/link"]) for each in m.pci],
+        [(kind, True, PcieLink(), True)])
+        for head, kind in (("02:00.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port", "bridge"),
+        ("02:00.0 PCI bridge [0604]: Texas Instruments XIO3130 [104c:8232]", "bridge"),
+        ("02:00.1 Ethernet controller: Intel Corporation Ethernet Virtual Function 700 Series", "nic"))},
     "circles of bridges are not believed": (CIRCLE,
         lambda m: ([device.parent for device in m.pci], has_doubt(m, "0000:02:00.0: its secondary bus 01 ")),
         ([None, "0000:01:00.0"], True)),
@@ -137,20 +141,6 @@ def test_a_fact(text: str, facts: Callable[[Machine], Any], expected: Any) -> No
     assert facts(lspci.read(text, "m")) == expected
 
 
-@pytest.mark.parametrize(
-    ("head", "kind"),
-    [
-        ("02:00.0 PCI bridge: Red Hat, Inc. QEMU PCIe Root port", "bridge"),
-        ("02:00.0 PCI bridge [0604]: Texas Instruments XIO3130 [104c:8232]", "bridge"),
-        ("02:00.1 Ethernet controller: Intel Corporation Ethernet Virtual Function 700 Series", "nic"),
-    ],
-)
-def test_links_of_virtual_parts_mean_nothing(head: str, kind: str) -> None:
-    machine = lspci.read(function(head, *express("Endpoint", "2.5GT/s, Width x1", "2.5GT/s, Width x1")), "m")
-    assert machine.pci[0].kind == kind and machine.pci[0].virtual and machine.pci[0].link == PcieLink()
-    assert "means nothing" in machine.unknown[f"pci/{machine.pci[0].address}/link"]
-
-
 def test_captured_excerpts_are_read_below_their_devices_and_refused_without() -> None:
     text = captures.text("lspci-downtrained", "lspci.txt")
     with pytest.raises(Unreadable, match="link lines"):
@@ -164,7 +154,7 @@ ON = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ Egress
 OFF = "\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
 
 
-def test_access_control_that_is_on_is_counted_and_a_note() -> None:
+def test_access_control_that_is_on_is_counted_and_a_note_and_what_was_read_is_known() -> None:
     assert lspci.looks_like_acs_lines(ON * 3 + OFF)
     machine = lspci.read_acs_lines(ON * 3 + OFF, "acs.txt")
     assert (machine.system.acs_ports, machine.system.acs_on) == (4, 3)
@@ -172,9 +162,6 @@ def test_access_control_that_is_on_is_counted_and_a_note() -> None:
     assert codes(lspci.read_acs_lines(OFF * 4, "acs.txt")) == codes(with_system(machine, virtualization="kvm")) == []
     whole = f"00:01.0 PCI bridge: Intel Corporation Device 1234\n{ON}"
     assert lspci.looks_like(whole) and not lspci.looks_like_acs_lines(whole)
-
-
-def test_that_access_control_was_read_is_known() -> None:
     without = Machine(gpus=(Gpu("gpu0"), Gpu("gpu1")))
     read = with_system(without, acs_ports=4, acs_on=0)
     assert [any(text.startswith("ACS") for text in unexamined_parts([machine])) for machine in (read, without)] == [False, True]

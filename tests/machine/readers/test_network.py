@@ -1,14 +1,12 @@
 """RDMA devices and network interfaces from sysfs: what is a port of the machine, how fast, and what only looks like one."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.files import Folder
@@ -115,7 +113,6 @@ def test_an_rdma_device(files, facts, expected):
     assert facts(network.read(files)) == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from([*PORT, "counters/symbol_error", "gid_attrs/ndevs/0"]), st.text(max_size=30)), st.text(max_size=20))
 def test_no_files_make_it_raise_or_invent_a_rate(port, model):
     files = tree(port={**PORT, **port}, device={"hca_type": model, "node_guid": model, "parent": model})
@@ -159,20 +156,13 @@ def rdma(net, name="mlx5_0", function="0000:19:00.0", **files):
     return net
 
 
-def test_a_real_interface():
-    machine = Net().real("eth0").made("lo", type="772").read()
-    up = Port(1, 100e9, "100000 Mb/s", "active", "linkup", "ethernet", mtu_bytes=9000)
-    assert machine == Machine(
-        sources=("network sysfs",), nics=(Nic("eth0", "0000:19:00.0", rdma=False, numa=1, ports=(up,), interfaces=("eth0",)),)
-    )
-
-
 BOND = {"bonding/mode": "802.3ad 4"}
-VIRTUAL = (
-    ({}, "veth or the like"), ({"tun_flags": "0x1002"}, "tap"), ({"bridge/bridge_id": "8000"}, "bridge"),
-    ({"type": "768"}, "veth or the like"),
-)  # fmt: skip
+VETH = "veth or the like"
+VIRTUAL = (({}, VETH), ({"tun_flags": "0x1002"}, "tap"), ({"bridge/bridge_id": "8000"}, "bridge"), ({"type": "768"}, VETH))
+ETH0 = Port(1, 100e9, "100000 Mb/s", "active", "linkup", "ethernet", mtu_bytes=9000)
 INTERFACES: dict[str, tuple[Net, Callable[[Machine], Any], Any]] = {
+    "a real one beside the loopback": (Net().real("eth0").made("lo", type="772"), lambda m: m, Machine(sources=("network sysfs",),
+        nics=(Nic("eth0", "0000:19:00.0", rdma=False, numa=1, ports=(ETH0,), interfaces=("eth0",)),))),
     "none": (Net().made("lo", type="772"), lambda m: m, Machine()),
     **{f"not a speed: {speed!r}": (Net().real("eth0", speed=speed),
         lambda m: (port(m).rate_bits_per_s, [(path, "no speed" in why) for path, why in m.unknown.items()]), (None, [(RATE("eth0"), True)]))
@@ -181,14 +171,9 @@ INTERFACES: dict[str, tuple[Net, Callable[[Machine], Any], Any]] = {
         ("down", None, {RATE("eth0"): "the interface is down"})),
     **{f"a driver without link detection, carrier {carrier!r}": (Net().real("eth0", operstate="unknown", carrier=carrier),
         lambda m: port(m).state, state) for carrier, state in (("1", "active"), ("0", "down"), ("", None))},
-    **{  # a veth claims 10 Gb/s for every carrier
-        f"no device behind it: {facts}": (
-            Net().made("x0", speed="10000", **facts),
-            lambda m, why=why: (m.nics[0].virtual, port(m).rate_bits_per_s, m.nics[0].address, f"virtual ({why})" in m.unknown[RATE("x0")]),
-            (why, None, None, True),
-        )
-        for facts, why in VIRTUAL
-    },
+    **{f"no device behind it: {facts}": (Net().made("x0", speed="10000", **facts),  # a veth claims 10 Gb/s for every carrier
+        lambda m, why=why: (m.nics[0].virtual, port(m).rate_bits_per_s, m.nics[0].address, f"virtual ({why})" in m.unknown[RATE("x0")]),
+        (why, None, None, True)) for facts, why in VIRTUAL},
     "virtio keeps its place": (Net().real("eth0", function="0000:00:03.0", driver="virtio_net", below="/virtio2", numa="-1"),
         lambda m: (m.nics[0].virtual, m.nics[0].address, m.nics[0].numa, port(m).rate_bits_per_s), ("virtio", "0000:00:03.0", None, None)),
     "an adapter on USB is not on its controller's function": (Net().real("enx0", below="/usb1/1-1", speed="1000"),
@@ -236,7 +221,6 @@ def test_a_shape_is_read_of_the_live_machine_alone(monkeypatch, tmp_path):
         assert (tmp_path / "called").read_text() == "-j qdisc show\n"  # once, however many interfaces
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from([*UP, "uevent", "dev_port"]), st.text(max_size=20)), st.text(max_size=10))
 def test_no_files_of_an_interface_make_it_raise_or_invent_a_rate(facts, numa):
     for nic in Net().real("eth0", numa=numa, **facts).read().nics:

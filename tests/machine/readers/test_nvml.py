@@ -3,6 +3,7 @@
 
 import ctypes
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,17 +31,9 @@ class FakePynvml:
     NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON = 90
 
     def __init__(self, cards, errors={}, peers={}):  # noqa: B006 - never changed
-        self.cards, self.errors, self.peers, self.open = cards, errors, peers, 0
-
-    def __getattribute__(self, name):
-        errors = object.__getattribute__(self, "errors") if not name.startswith("__") and name != "errors" else {}
-        if name in errors:
-
-            def raises(*_):
-                raise FakeNVMLError(errors[name])
-
-            return raises
-        return object.__getattribute__(self, name)
+        self.cards, self.peers, self.open = cards, peers, 0
+        for name, error in errors.items():
+            setattr(self, name, Mock(side_effect=FakeNVMLError(error)))
 
     def nvmlInit(self):
         self.open += 1
@@ -120,16 +113,11 @@ def test_a_gpu_with_the_facts_that_nvml_has():
     assert device.link == PcieLink(2.5, 16, 32.0, 16)
 
 
-@pytest.mark.parametrize(
-    ("facts", "errors", "clique"),
-    [
-        ({"cluster": CLUSTER, "clique": 32766}, {}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
-        ({}, {}, None),
-        ({"cluster": CLUSTER, "fabric_state": 2}, {}, None),
-        ({"cluster": CLUSTER, "fabric_status": 3}, {}, None),
-        ({}, {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}, None),
-    ],
-)
+@pytest.mark.parametrize(("facts", "errors", "clique"), [
+    ({"cluster": CLUSTER, "clique": 32766}, {}, "00010203-0405-0607-0809-0a0b0c0d0e0f/32766"),
+    ({}, {}, None), ({"cluster": CLUSTER, "fabric_state": 2}, {}, None), ({"cluster": CLUSTER, "fabric_status": 3}, {}, None),
+    ({}, {"nvmlDeviceGetGpuFabricInfo": "Not Supported"}, None),
+])  # fmt: skip
 def test_a_gpu_of_a_multi_node_nvlink_domain_has_its_clique_once_its_fabric_is_ready(facts, errors, clique):
     machine = nvml.read(FakePynvml([card("19", **facts)], errors))
     assert machine.gpus[0].clique == clique
@@ -170,6 +158,7 @@ def test_links(cards, links, count, off, why):
     assert len(machine.doubts) == (path == "doubt")
 
 
+KEYS = (KEY, "0000:3b:00.0")
 FACTS = {
     "nvmlDeviceGetName": ("gpus/0000:19:00.0/model", lambda m: m.gpus[0].model),
     "nvmlDeviceGetUUID": ("gpus/0000:19:00.0/uuid", lambda m: m.gpus[0].uuid),
@@ -178,19 +167,19 @@ FACTS = {
     "nvmlDeviceGetCurrPcieLinkGeneration": ("pci/0000:19:00.0/link.speed_gt_per_s", lambda m: m.pci[0].link.speed_gt_per_s),
     "nvmlDeviceGetMaxPcieLinkWidth": ("pci/0000:19:00.0/link.max_width", lambda m: m.pci[0].link.max_width),
     "nvmlSystemGetDriverVersion": ("system/driver", lambda m: m.system.driver),
-    "nvmlDeviceGetP2PStatus": ("peer_access/0000:19:00.0>0000:3b:00.0", lambda m: m.peer_access.get(("0000:19:00.0", "0000:3b:00.0"))),
+    "nvmlDeviceGetP2PStatus": ("peer_access/0000:19:00.0>0000:3b:00.0", lambda m: m.peer_access.get(KEYS)),
 }
 
 
 @pytest.mark.parametrize("function", FACTS)
 def test_one_error_costs_one_fact_and_is_its_reason(function):
     path, fact = FACTS[function]
-    whole = nvml.read(FakePynvml([card("19", ["switch"] * 2), card("3b", ["switch"] * 2)]))
-    less = nvml.read(FakePynvml([card("19", ["switch"] * 2), card("3b", ["switch"] * 2)], {function: "Insufficient Permissions"}))
+    cards = [card("19", ["switch"] * 2), card("3b", ["switch"] * 2)]
+    whole, less = nvml.read(FakePynvml(cards)), nvml.read(FakePynvml(cards, {function: "Insufficient Permissions"}))
     assert fact(whole) is not None
     assert fact(less) is None
     assert ": Insufficient Permissions" in less.unknown[path]
-    assert [gpu.key for gpu in less.gpus] == ["0000:19:00.0", "0000:3b:00.0"]
+    assert tuple(gpu.key for gpu in less.gpus) == KEYS
     assert less.gpu_links == whole.gpu_links
 
 
@@ -215,14 +204,11 @@ def test_the_live_driver_or_the_reason_for_none_and_without_the_package_the_reas
     assert nvml.read().gpus == () and "nvidia-ml-py" in nvml.read().unknown["gpus"]
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        ("NVML Shared Library Not Found", "no NVIDIA driver: libnvidia-ml.so.1 is not there"),
-        ("Driver Not Loaded", "the NVIDIA driver does not answer: Driver Not Loaded"),
-        ("RM has detected an NVML/RM version mismatch.", "the NVIDIA driver does not answer: RM has detected an NVML/RM version mismatch."),
-    ],
-)
+@pytest.mark.parametrize(("error", "why"), [
+    ("NVML Shared Library Not Found", "no NVIDIA driver: libnvidia-ml.so.1 is not there"),
+    ("Driver Not Loaded", "the NVIDIA driver does not answer: Driver Not Loaded"),
+    ("RM has detected an NVML/RM version mismatch.", "the NVIDIA driver does not answer: RM has detected an NVML/RM version mismatch."),
+])  # fmt: skip
 def test_without_a_driver_the_machine_is_empty_and_gives_the_reason(error, why):
     assert nvml.read(FakePynvml([], {"nvmlInit": error})) == Machine(unknown={"gpus": why})
 

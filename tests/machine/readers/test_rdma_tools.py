@@ -1,7 +1,5 @@
 """ibv_devinfo, ibstat, ibstatus, rdma link, ibportstate and iblinkinfo: hand-written outputs that show one fact each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -137,19 +135,14 @@ def test_a_port(read: Callable[..., Machine], changes: Changes, facts: dict[str,
         assert unknown[1] in machine.unknown[unknown[0]]
 
 
-@pytest.mark.parametrize(
-    ("width", "speed", "text", "data"),
-    [
-        ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9), ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
-        ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9), ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
-        ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9), ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
-        ("4X (2)", "invalid speed (0)", None, None), ("invalid width (99)", "100.0 Gbps (128)", None, None),
-        ("3X (2)", "100.0 Gbps (128)", None, None),
-    ],
-)  # fmt: skip
-def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
-    width: str, speed: str, text: str | None, data: float | None
-) -> None:
+@pytest.mark.parametrize(("width", "speed", "text", "data"), [
+    ("4X (2)", "10.0 Gbps (4)", "40 Gb/sec (4X QDR)", 32e9), ("4X (2)", "10.0 Gbps (8)", "40 Gb/sec (4X FDR10)", 40e9),
+    ("4X (2)", "14.0 Gbps (16)", "56 Gb/sec (4X FDR)", 54.5e9), ("2X (16)", "100.0 Gbps (128)", "200 Gb/sec (2X NDR)", 200e9),
+    ("1X (1)", "2.5 Gbps (1)", "2.5 Gb/sec (1X SDR)", 2e9), ("4X (2)", "200.0 Gbps (256)", "800 Gb/sec (4X XDR)", 800e9),
+    ("4X (2)", "invalid speed (0)", None, None), ("invalid width (99)", "100.0 Gbps (128)", None, None),
+    ("3X (2)", "100.0 Gbps (128)", None, None),
+])  # fmt: skip
+def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(width, speed, text, data) -> None:
     machine = ibv(("4X (2)", width), ("100.0 Gbps (128)", speed))
     port = machine.nics[0].ports[0]
     assert port.rate_bits_per_s == data
@@ -159,21 +152,13 @@ def test_width_times_speed_is_the_printed_rate_and_coding_leaves_the_data_rate(
         assert f"'{width}' at '{speed}'" in machine.unknown[RATE]
 
 
-@pytest.mark.parametrize(
-    ("printed", "data", "why"),
-    [
-        ("14", 13.625e9, None),
-        ("20", 16e9, None),
-        ("25", 25e9, None),
-        ("56", 54.5e9, None),
-        ("100", 100e9, None),
-        ("800", 800e9, None),
-        ("10", None, "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
-        ("40", None, "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
-        ("-1", None, "'-1' is not a valid port rate"),
-        ("1000000000000000000", None, "'1000000000000000000' is not a valid port rate"),
-    ],
-)
+@pytest.mark.parametrize(("printed", "data", "why"), [
+    ("14", 13.625e9, None), ("20", 16e9, None), ("25", 25e9, None), ("56", 54.5e9, None), ("100", 100e9, None), ("800", 800e9, None),
+    ("10", None, "10 is SDR, 8 Gb/s of data, or what is printed for a speed that the kernel does not know"),
+    ("40", None, "40 is QDR, 32 Gb/s of data, or FDR10, 40: /sys/class/infiniband shows which"),
+    ("-1", None, "'-1' is not a valid port rate"),
+    ("1000000000000000000", None, "'1000000000000000000' is not a valid port rate"),
+])  # fmt: skip
 def test_ibstats_rate_is_what_line_coding_leaves_and_unknown_with_two_meanings(printed: str, data: float | None, why: str | None) -> None:
     machine = ibstat(("Rate: 400", f"Rate: {printed}"))
     assert (machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].ports[0].rate_text) == (data, printed)
@@ -188,18 +173,15 @@ def test_ethernets_rate_is_what_is_printed(printed: str) -> None:
     assert bool(machine.doubts) == (printed == "10")
 
 
-def test_several_devices_and_ports() -> None:
-    second = changed(DEVINFO, ("mlx5_0", "mlx5_1"), ("4129", "4123")) + DEVINFO_PORT.replace("port:\t1", "port:\t2")
-    assert ports(read_ibv_devinfo(DEVINFO + second, "ibv.txt")) == [("mlx5_0", "ConnectX-7", [1]), ("mlx5_1", "ConnectX-6", [1, 2])]
-    text = IBSTAT + IBSTAT_PORT.replace("Port 1", "Port 2") + changed(IBSTAT, ("mlx5_0", "mlx4_0"), ("MT4129", "MT4099"))
-    assert ports(read_ibstat(text, "x")) == [("mlx5_0", "ConnectX-7", [1, 2]), ("mlx4_0", "ConnectX-3", [1])]
-    text = STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1")
-    assert ports(read_ibstat(text, "x")) == [("mlx5_0", None, [1, 2]), ("mlx5_1", None, [1])]
-
-
 ONE_PORT = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
 NO_DEVICE = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
+TWO = DEVINFO + changed(DEVINFO, ("mlx5_0", "mlx5_1"), ("4129", "4123")) + DEVINFO_PORT.replace("port:\t1", "port:\t2")
+IBSTAT_OF_TWO = IBSTAT + IBSTAT_PORT.replace("Port 1", "Port 2") + changed(IBSTAT, ("mlx5_0", "mlx4_0"), ("MT4129", "MT4099"))
+STATUS_OF_TWO = STATUS + STATUS.replace("port 1", "port 2") + STATUS.replace("mlx5_0", "mlx5_1")
 DEVICES: dict[str, tuple[Callable[[str, str], Machine], str, Callable[[Machine], Any], Any]] = {
+    "several devices and ports": (read_ibv_devinfo, TWO, ports, [("mlx5_0", "ConnectX-7", [1]), ("mlx5_1", "ConnectX-6", [1, 2])]),
+    "several, ibstat": (read_ibstat, IBSTAT_OF_TWO, ports, [("mlx5_0", "ConnectX-7", [1, 2]), ("mlx4_0", "ConnectX-3", [1])]),
+    "several, ibstatus": (read_ibstat, STATUS_OF_TWO, ports, [("mlx5_0", None, [1, 2]), ("mlx5_1", None, [1])]),
     "a device listed twice counts once": (read_ibv_devinfo, DEVINFO + DEVINFO,
         lambda m: (len(m.nics), ["mlx5_0 is listed twice in x" in doubt for doubt in m.doubts]), (1, [True])),
     "another maker's": (read_ibv_devinfo, changed(DEVINFO, ("0x02c9", "0x1d0f"), ("4129", "61344")), lambda m: m.nics[0].model,
@@ -240,21 +222,21 @@ NO_RATE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "bits"), [*CODED.items(), *((text, None) for text in NO_RATE)])
-def test_the_kernels_text_for_a_rate_is_the_data_rate_after_line_coding_or_unknown(text: str, bits: float | None) -> None:
-    assert port_rate(text) == bits
-
-
-@pytest.mark.parametrize(("text", "bits"), ETHERNET.items())
-def test_ethernet_borrows_the_names_and_not_the_coding(text: str, bits: float) -> None:
-    assert port_rate(text, "ethernet") == bits
-
-
-@pytest.mark.parametrize(
-    ("text", "whether"), [("10 Gb/sec (4X SDR)", True), ("10 Gb/sec (4X)", True), ("40 Gb/sec (4X QDR)", False), ("", False)]
-)
-def test_sdr_may_be_what_an_old_kernel_prints_for_a_speed_it_does_not_know(text: str, whether: bool) -> None:
-    assert falls_back(text) is whether
+@pytest.mark.parametrize(("function", "arguments", "expected"), [
+    *((port_rate, (text,), bits) for text, bits in CODED.items()), *((port_rate, (text,), None) for text in NO_RATE),
+    *((port_rate, (text, "ethernet"), bits) for text, bits in ETHERNET.items()),  # borrows the names and not the coding
+    # SDR may be what an old kernel prints for a speed that it does not know
+    (falls_back, ("10 Gb/sec (4X SDR)",), True), (falls_back, ("10 Gb/sec (4X)",), True), (falls_back, ("40 Gb/sec (4X QDR)",), False),
+    (falls_back, ("",), False),
+    # the signalling rate of a lane names it
+    (lane_name, (25.78125e9,), "EDR"), (lane_name, (53.125e9,), "HDR"), (lane_name, (106.25e9,), "NDR"), (lane_name, (10.0e9,), "QDR"),
+    (lane_name, (26e9,), None), (lane_name, (-1.0,), None),
+    # the data rate of a cable by its lanes and their signalling rate
+    (fabric_rate, (4, 25.78125e9), 100e9), (fabric_rate, (4, 106.25e9), 400e9), (fabric_rate, (4, 10e9), 32e9),
+    (fabric_rate, (4, 14.0625e9), 54.5e9), (fabric_rate, (None, 10e9), None), (fabric_rate, (4, None), None),
+])  # fmt: skip
+def test_a_rate_is_the_data_rate_after_line_coding_or_unknown(function, arguments, expected) -> None:
+    assert function(*arguments) == expected
 
 
 @settings(max_examples=200)
@@ -295,28 +277,20 @@ LIMITED = NARROW.replace("LinkWidthEnabled:................1X or 4X", "LinkWidth
 PORT_DOWN = NDR.replace("Active\nPhysLinkState:...................LinkUp", "Down\nPhysLinkState:...................Polling")
 
 
-def port(text: str) -> Port:
-    assert rdma_tools.looks_like_ibportstate(text)
-    (nic,) = rdma_tools.read_ibportstate(text, "port.txt").nics
-    return nic.ports[0]
-
-
 SET = NARROW.replace("CA/RT", "Initial CA/RT") + "\nAfter PortInfo set:\n" + NDR.partition("\n")[2]
 TITLED = re.sub(r"^Lid:.*\n", "", NDR, flags=re.MULTILINE).replace("Lid 21 port 1", "Lid 22 port 2")
 STATES: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "NDR": (NDR, (1, "active", 400e9, 4, 21)),
-    "QDR": (QDR, (1, "active", 32e9, 4, 21)),
-    "FDR10": (FDR10, (1, "active", 40e9, 4, 21)),
-    "one lane of NDR": (NARROW, (1, "active", 100e9, 1, 21)),
-    "down": (PORT_DOWN, (1, "down", None, None, 21)),
+    "NDR": (NDR, (1, "active", 400e9, 4, 21)), "QDR": (QDR, (1, "active", 32e9, 4, 21)), "FDR10": (FDR10, (1, "active", 40e9, 4, 21)),
+    "one lane of NDR": (NARROW, (1, "active", 100e9, 1, 21)), "down": (PORT_DOWN, (1, "down", None, None, 21)),
     "after a change the port is as it is now": (SET, (1, "active", 400e9, 4, 21)),
     "old versions have the LID in the title": (TITLED, (2, "active", 400e9, 4, 22)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "facts"), STATES.values(), ids=STATES)
 def test_the_state_of_a_port(text: str, facts: tuple[Any, ...]) -> None:
-    seen = port(text)
+    assert rdma_tools.looks_like_ibportstate(text)
+    ((seen,),) = (nic.ports for nic in rdma_tools.read_ibportstate(text, "port.txt").nics)
     assert (seen.number, seen.state, seen.rate_bits_per_s, seen.lanes, seen.lid) == facts
     assert (seen.max_lanes, seen.sm_lid, seen.phys_state) == (4, 4, "polling" if text == PORT_DOWN else "linkup")
 
@@ -355,7 +329,6 @@ Switch: 0x248a070300000002 MF0;spine1:MQM9700/U1:
 """
 NODE1 = FabricLink("node1", "mlx5_0", 1, 4, 106.25e9, SWITCH, 7)
 
-
 CABLES = NODE1, FabricLink("node2", "mlx5_0", 1, 4, 25.78125e9, SWITCH, 8), FabricLink("node2", "mlx5_1", 2, None, None, None, None)
 UNNAMED = ADAPTERS.replace("CA: node1 mlx5_0:", "CA: 0x0c42a10300000001 MT4129 ConnectX7   Mellanox Technologies:")
 MANY = "\n".join(line.replace("node2", f"node{number}") for number in range(2, 102) for line in ADAPTERS.splitlines()[2:4])
@@ -368,34 +341,15 @@ FABRICS: dict[str, tuple[str, Callable[[Machine], Any], Any]] = {
     "a list of switches alone is turned round": (SWITCHES, lambda m: m.fabric, (NODE1,)),
     "where both are listed each cable counts once": (ADAPTERS + SWITCHES, lambda m: m.fabric, CABLES),
     "an adapter without its host's name": (UNNAMED, lambda m: m.fabric[0].host, "0x0c42a10300000001"),
+    **{f"a rate that no link has: {speed}": (ADAPTERS.replace("4X        106.25 Gbps ", speed, 1),
+        lambda m: (m.fabric[0].width, m.fabric[0].lane_bits_per_s, "1 links " in m.doubts[0]), (None, None, True))
+        for speed in ("4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps ")},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "facts", "expected"), FABRICS.values(), ids=FABRICS)
 def test_a_fabric(text: str, facts: Callable[[Machine], Any], expected: Any) -> None:
     assert facts(rdma_tools.read_iblinkinfo(text, "x")) == expected
-
-
-@pytest.mark.parametrize(
-    ("lane", "name"), [(25.78125e9, "EDR"), (53.125e9, "HDR"), (106.25e9, "NDR"), (10.0e9, "QDR"), (26e9, None), (-1.0, None)]
-)
-def test_a_lanes_signalling_rate_names_it(lane, name):
-    assert lane_name(lane) == name
-
-
-@pytest.mark.parametrize(
-    ("width", "lane", "bits"),
-    [(4, 25.78125e9, 100e9), (4, 106.25e9, 400e9), (4, 10e9, 32e9), (4, 14.0625e9, 54.5e9), (None, 10e9, None), (4, None, None)],
-)
-def test_data_rate_of_a_cable(width, lane, bits):
-    assert fabric_rate(width, lane) == bits
-
-
-@pytest.mark.parametrize("speed", ["4X -25.78125 Gbps ", "4X 1000000000000000000 Gbps ", "3X 25.78125 Gbps ", "4X 17 Gbps "])
-def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
-    machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
-    assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
-    assert "1 links " in machine.doubts[0]
 
 
 LINKS = """\
@@ -422,9 +376,8 @@ def test_rdma_link_lists_ports_without_rates(text: str) -> None:
     infiniband, roce, software = machine.nics
     assert [(nic.name, nic.interfaces) for nic in machine.nics] == [("mlx5_0", ()), ("mlx5_1", ("ens2f0np0",)), ("rxe0", ("eth0",))]
     assert (infiniband.ports[0].link_layer, infiniband.ports[0].lid, infiniband.ports[0].sm_lid) == ("infiniband", 13399, 49151)
-    assert (roce.ports[0].link_layer, roce.ports[0].lid, roce.ports[0].state, roce.ports[0].phys_state) == (
-        "ethernet", None, "active", "linkup",
-    )  # fmt: skip
+    assert (roce.ports[0].link_layer, roce.ports[0].lid) == ("ethernet", None)
+    assert (roce.ports[0].state, roce.ports[0].phys_state) == ("active", "linkup")
     assert (software.ports[0].state, software.virtual is None) == ("down", False)
     assert [nic.ports[0].rate_bits_per_s for nic in machine.nics] == [None] * 3
     assert "prints no rate" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
