@@ -70,27 +70,16 @@ def test_the_requests_of_plug_ins_have_the_values_in_use(asked: Any) -> None:
     assert asked("pairs", text).configuration == asked("workload data-parallel", text).configuration
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "wrong"),
-    [
-        ("\nmax-tmie = 3", "line 2, max-tmie", "max-time"),
-        ("max-time = 'x'", "line 1, max-time", "'x'"),
-        ("sizes = '8'\n[allreduce]\n sizes = '1Q'", "line 3, sizes", "'1Q'"),
-        ("[allred]\nsizes = 8", "", "[allred]"),
-        ("[allreduce]\nroot = 3", "line 2, root", "--root"),
-        ("quiet = 3", "line 1, quiet", "true or false"),
-        ("ranks = true", "line 1, ranks", "number"),
-        ("ranks = [[1]]", "line 1, ranks", "number"),
-        ("allocation = ''", "line 1, allocation", "empty"),
-        ("backend = 'nope'", "line 1, backend", "'nope'"),
-        ("dtype = 'float7'", "line 1, dtype", "'float7'"),
-        ("color = 'blue'", "line 1, color", "'blue'"),
-        ("resume = 'x'", "line 1, resume", "resume"),
-        ("nthreads = 1", "line 1, nthreads", "nthreads"),
-        ("in-place = true\nout-of-place = true", "", "--in-place"),
-        ("a = = 3", "", "line 1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "place", "wrong"), [
+    ("\nmax-tmie = 3", "line 2, max-tmie", "max-time"), ("max-time = 'x'", "line 1, max-time", "'x'"),
+    ("sizes = '8'\n[allreduce]\n sizes = '1Q'", "line 3, sizes", "'1Q'"),
+    ("[allred]\nsizes = 8", "", "[allred]"), ("[allreduce]\nroot = 3", "line 2, root", "--root"),
+    ("quiet = 3", "line 1, quiet", "true or false"), ("ranks = true", "line 1, ranks", "number"),
+    ("ranks = [[1]]", "line 1, ranks", "number"), ("allocation = ''", "line 1, allocation", "empty"),
+    ("backend = 'nope'", "line 1, backend", "'nope'"), ("dtype = 'float7'", "line 1, dtype", "'float7'"),
+    ("color = 'blue'", "line 1, color", "'blue'"), ("resume = 'x'", "line 1, resume", "resume"),
+    ("nthreads = 1", "line 1, nthreads", "nthreads"), ("in-place = true\nout-of-place = true", "", "--in-place"), ("a = = 3", "", "line 1"),
+])  # fmt: skip
 def test_what_is_not_valid_is_rejected_with_its_place(text: str, place: str, wrong: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(text, encoding="utf-8")
     sentence = one_sentence(run_here(tmp_path, "allreduce", env={"COLLBENCH_CONFIG": "c.toml"}))

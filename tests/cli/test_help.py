@@ -28,54 +28,11 @@ GOLDEN = ROOT / "tests" / "golden" / "help"
 CORE_GOLDEN = ROOT / "tests" / "golden" / "help_without_plugins"  # the pages that differ from those with all plug-ins
 usual_layout = pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")
 COMMANDS = (
-    "",
-    "allreduce",
-    "broadcast",
-    "reduce",
-    "allgather",
-    "reducescatter",
-    "alltoall",
-    "alltoallv",
-    "allgatherv",
-    "gatherv",
-    "scatterv",
-    "reducescatterv",
-    "scan",
-    "exscan",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-    "barrier",
-    "p2p",
-    "put",
-    "get",
-    "accumulate",
-    "neighbor-allgather",
-    "neighbor-alltoall",
-    "pairs",
-    "hunt",
-    "workload",
-    "run",
-    "check",
-    "backends",
-    "kernels",
-    "probe",
-    "peak",
-    "doctor",
-    "explain",
-    "emit",
-    "import",
-    "gate",
-    "baseline",
-    "history",
-    "report",
-    "plot",
-    "runs",
-    "store",
-    "compare",
-    "completion",
-)
+    "", "allreduce", "broadcast", "reduce", "allgather", "reducescatter", "alltoall", "alltoallv", "allgatherv", "gatherv", "scatterv",
+    "reducescatterv", "scan", "exscan", "gather", "scatter", "sendrecv", "hypercube", "barrier", "p2p", "put", "get", "accumulate",
+    "neighbor-allgather", "neighbor-alltoall", "pairs", "hunt", "workload", "run", "check", "backends", "kernels", "probe", "peak",
+    "doctor", "explain", "emit", "import", "gate", "baseline", "history", "report", "plot", "runs", "store", "compare", "completion",
+)  # fmt: skip
 
 
 def of_plugin(command: str) -> object:
@@ -152,16 +109,10 @@ def test_each_command_has_three_examples_that_are_accepted(command: str) -> None
         assert what and main.parsed(shlex.split(typed)).command
 
 
-@pytest.mark.parametrize(
-    ("typed", "same"),
-    [
-        (["help"], ["--help"]),
-        (["help", "p2p"], ["p2p", "--help"]),
-        (["help", "osu_latency"], ["p2p", "--help"]),
-        (["help", "more"], ["more", "--help"]),
-        (["help", "operations"], ["operations", "--help-all"]),
-    ],
-)
+@pytest.mark.parametrize(("typed", "same"), [
+    (["help"], ["--help"]), (["help", "p2p"], ["p2p", "--help"]), (["help", "osu_latency"], ["p2p", "--help"]),
+    (["help", "more"], ["more", "--help"]), (["help", "operations"], ["operations", "--help-all"]),
+])  # fmt: skip
 def test_other_ways_to_ask_for_help(typed: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     pages = []
     for argv in (typed, same):
@@ -268,13 +219,10 @@ def test_a_start_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(
-    ("command", "without"),
-    [
-        ("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "rich", "jsonschema", "sqlalchemy"}),
-        ("backends", {"torch", "pandas", "rich"}),
-    ],
-)
+@pytest.mark.parametrize(("command", "without"), [
+    ("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "rich", "jsonschema", "sqlalchemy"}),
+    ("backends", {"torch", "pandas", "rich"}),
+])  # fmt: skip
 def test_the_mpi_path_imports_no_torch(command: str, without: set[str], tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     done = run(tmp_path, *command.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})

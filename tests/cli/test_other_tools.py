@@ -59,41 +59,26 @@ def test_all_types_and_all_reduction_ops() -> None:
     assert ([dtype.name for dtype in sweep.dtypes], sweep.redops) == (list(DTYPES), ("sum", "prod", "min", "max", "avg"))
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        ("all_reduce_perf all_reduce_perf_mpi all-reduce all_reduce osu_allreduce AllReduce", "allreduce"),
-        ("all_gather_perf osu_allgather all-gather", "allgather"),
-        ("reduce_scatter_perf osu_reduce_scatter reduce-scatter", "reducescatter"),
-        ("alltoall_perf osu_alltoall all-to-all", "alltoall"),
-        ("alltoallv_perf osu_alltoallv", "alltoallv"),
-        ("broadcast_perf osu_bcast bcast", "broadcast"),
-        ("gather_perf osu_gather", "gather"),
-        ("scatter_perf osu_scatter", "scatter"),
-        ("sendrecv_perf send-recv", "sendrecv"),
-        ("hypercube_perf", "hypercube"),
-        ("reduce_perf osu_reduce", "reduce"),
-        ("osu_barrier", "barrier"),
-        ("osu_latency latency", "p2p --only latency"),
-        ("osu_bw bandwidth bw", "p2p --only bandwidth"),
-        ("osu_mbw_mr Uniband", "multipair --only bandwidth"),
-        ("Biband", "multipair --only bidirectional"),
-        ("osu_bibw", "p2p --only bidirectional"),
-        ("osu_put_latency osu_put_bw", "put"),
-        ("osu_get_latency osu_get_bw", "get"),
-        ("osu_acc_latency", "accumulate"),
-        ("neighbor_alltoall osu_neighbor_alltoall", "neighbor-alltoall"),
-        ("osu_neighbor_allgather", "neighbor-allgather"),
-        ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
-        ("ibcast osu_ibcast ibroadcast", "broadcast --calls nonblocking"),
-        ("ibarrier", "barrier --calls nonblocking"),
-        ("ireduce_scatter osu_ireduce_scatter", "reducescatter --calls nonblocking"),
-        ("osu_ineighbor_alltoall", "neighbor-alltoall --calls nonblocking"),
-        ("allreduce_persistent osu_allreduce_persistent", "allreduce --calls persistent"),
-        ("osu_latency_persistent latency_persistent", "p2p --only latency --calls persistent"),
-        ("report doctor import ireport idoctor report_persistent", ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "command"), [
+    ("all_reduce_perf all_reduce_perf_mpi all-reduce all_reduce osu_allreduce AllReduce", "allreduce"),
+    ("all_gather_perf osu_allgather all-gather", "allgather"),
+    ("reduce_scatter_perf osu_reduce_scatter reduce-scatter", "reducescatter"),
+    ("alltoall_perf osu_alltoall all-to-all", "alltoall"), ("alltoallv_perf osu_alltoallv", "alltoallv"),
+    ("broadcast_perf osu_bcast bcast", "broadcast"), ("gather_perf osu_gather", "gather"), ("scatter_perf osu_scatter", "scatter"),
+    ("sendrecv_perf send-recv", "sendrecv"), ("hypercube_perf", "hypercube"), ("reduce_perf osu_reduce", "reduce"),
+    ("osu_barrier", "barrier"), ("osu_latency latency", "p2p --only latency"), ("osu_bw bandwidth bw", "p2p --only bandwidth"),
+    ("osu_mbw_mr Uniband", "multipair --only bandwidth"), ("Biband", "multipair --only bidirectional"),
+    ("osu_bibw", "p2p --only bidirectional"), ("osu_put_latency osu_put_bw", "put"), ("osu_get_latency osu_get_bw", "get"),
+    ("osu_acc_latency", "accumulate"), ("neighbor_alltoall osu_neighbor_alltoall", "neighbor-alltoall"),
+    ("osu_neighbor_allgather", "neighbor-allgather"),
+    ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
+    ("ibcast osu_ibcast ibroadcast", "broadcast --calls nonblocking"), ("ibarrier", "barrier --calls nonblocking"),
+    ("ireduce_scatter osu_ireduce_scatter", "reducescatter --calls nonblocking"),
+    ("osu_ineighbor_alltoall", "neighbor-alltoall --calls nonblocking"),
+    ("allreduce_persistent osu_allreduce_persistent", "allreduce --calls persistent"),
+    ("osu_latency_persistent latency_persistent", "p2p --only latency --calls persistent"),
+    ("report doctor import ireport idoctor report_persistent", ""),
+])  # fmt: skip
 def test_commands_of_other_tools(words: str, command: str) -> None:
     _, known = main.all_parsers()
     assert {" ".join(command_named(word, known)) for word in words.split()} == ({command} if command else set(words.split()))

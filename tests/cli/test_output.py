@@ -85,14 +85,9 @@ def test_quiet_keeps_data_and_errors(tmp_path: Path) -> None:
     assert "--out run " in run(tmp_path, *SHORT, "--backend", "simulated", "--quiet").stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "variables", "colored"),
-    [
-        ([], {"FORCE_COLOR": "1"}, True),
-        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-        (["--color", "always"], {"NO_COLOR": "1"}, True),
-    ],
-)
+@pytest.mark.parametrize(("options", "variables", "colored"), [
+    ([], {"FORCE_COLOR": "1"}, True), ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), (["--color", "always"], {"NO_COLOR": "1"}, True),
+])  # fmt: skip
 def test_colour_into_a_pipe(options: list[str], variables: dict[str, str], colored: bool, tmp_path: Path) -> None:
     done = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", *options, env=variables)
     assert (done.returncode, "\x1b[1m" in done.stdout) == (0, colored)

@@ -97,14 +97,10 @@ def test_a_rate_above_the_hard_limit_has_the_doubtful_input_and_no_percentage(ca
     assert "--nic" in found["doubtful_input"]
 
 
-@pytest.mark.parametrize(
-    ("options", "figures"),
-    [
-        (("--oversubscription", "2"), ("24.0 GB/s", "32.3 GB/s")),
-        (("--sharp",), ("48.0 GB/s", "96.9 GB/s")),
-        (("--ceiling", "84", "--measured", "42"), ("42.0 of 84.0 GB/s: 50 %",)),
-    ],
-)
+@pytest.mark.parametrize(("options", "figures"), [
+    (("--oversubscription", "2"), ("24.0 GB/s", "32.3 GB/s")), (("--sharp",), ("48.0 GB/s", "96.9 GB/s")),
+    (("--ceiling", "84", "--measured", "42"), ("42.0 of 84.0 GB/s: 50 %",)),
+])  # fmt: skip
 def test_options(options: tuple[str, ...], figures: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     call("allreduce", *FOUR, *options)
     first = capsys.readouterr().out.splitlines()[0]
@@ -121,14 +117,11 @@ def test_nvls_pcie_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n12.5 GB/s " in printed
 
 
-@pytest.mark.parametrize(
-    ("options", "figures"),
-    [
-        ((*TWO, "4x100Gb"), ("50.0 GB/s ", "shared by 8 pairs", "8 pairs: rank i and rank i + 8")),
-        ((*TWO, "4x100Gb", "--pcie", "gen4x16", "--pairs", "1"), ("31.5 GB/s ", "PCIe Gen4 x16")),
-        (("--gpus-per-node", "8", "--nvlink", "150", "--measured", "300"), ("300 of 480 GB/s: 62 % ", "4 pairs: rank i and rank i + 4")),
-    ],
-)
+@pytest.mark.parametrize(("options", "figures"), [
+    ((*TWO, "4x100Gb"), ("50.0 GB/s ", "shared by 8 pairs", "8 pairs: rank i and rank i + 8")),
+    ((*TWO, "4x100Gb", "--pcie", "gen4x16", "--pairs", "1"), ("31.5 GB/s ", "PCIe Gen4 x16")),
+    (("--gpus-per-node", "8", "--nvlink", "150", "--measured", "300"), ("300 of 480 GB/s: 62 % ", "4 pairs: rank i and rank i + 4")),
+])  # fmt: skip
 def test_several_pairs_at_once(options: tuple[str, ...], figures: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert call("multipair", *options) == 0
     printed = capsys.readouterr().out

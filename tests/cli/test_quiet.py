@@ -11,21 +11,10 @@ from tests.conftest import needs_command, needs_plugin
 
 pytestmark = pytest.mark.system
 
-COMMANDS = [
-    ["allreduce", "--sizes", "8,1K"], ["pairs"], ["hunt"], ["workload", "data-parallel", "--model", "resnet50"], ["check"],
-]  # fmt: skip
+COMMANDS = [["allreduce", "--sizes", "8,1K"], ["pairs"], ["hunt"], ["workload", "data-parallel", "--model", "resnet50"], ["check"]]
 NOTES = (
-    "quality:",
-    "next:",
-    "few samples: ",
-    "simulated: computed",
-    "blank:",
-    "CI:",
-    "is named",
-    "rounds: ",
-    "expected step time",
-    "exit code",
-)
+    "quality:", "next:", "few samples: ", "simulated: computed", "blank:", "CI:", "is named", "rounds: ", "expected step time", "exit code",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [pytest.param(words, marks=needs_command(words[0]), id=words[0]) for words in COMMANDS])

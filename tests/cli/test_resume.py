@@ -58,8 +58,7 @@ def test_a_requeued_command_starts_its_run_and_then_resumes_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ((), "--resume-if-exists needs a run folder"),
-    (("--out", "run", "--resume", "run"), "--resume and --out "),
+    ((), "--resume-if-exists needs a run folder"), (("--out", "run", "--resume", "run"), "--resume and --out "),
     (("--out", "run", "--launches", "2"), "--resume-if-exists and --launches "),
 ])  # fmt: skip
 def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...], said: str) -> None:

@@ -120,17 +120,10 @@ def test_every_key_of_a_sweep_and_of_the_run_has_its_option(asked: Any) -> None:
     assert {*_TOGETHER.values(), *_ONE_BY_ONE.values(), *keys["run"]["properties"]} <= there
 
 
-@pytest.mark.parametrize(
-    ("key", "place"),
-    [
-        ('sizes = "1K-"', "suite two.toml, sweeps[1]: "),
-        ('[run]\nmax_time = inf', "suite two.toml, [run]: "),
-        (
-            '[[sweeps]]\noperations = "allreduce"\nsizes = [16, 64]',
-            "sweeps[2] of two.toml and sweeps[1] of two.toml ",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "place"), [
+    ('sizes = "1K-"', "suite two.toml, sweeps[1]: "), ('[run]\nmax_time = inf', "suite two.toml, [run]: "),
+    ('[[sweeps]]\noperations = "allreduce"\nsizes = [16, 64]', "sweeps[2] of two.toml and sweeps[1] of two.toml "),
+])  # fmt: skip
 def test_an_invalid_suite_is_rejected_before_the_start(key: str, place: str, asked: Any) -> None:
     text = f'schema = 1\n[[sweeps]]\noperations = "allreduce"\n{"" if key.startswith("sizes") else "sizes = 64"}\n{key}\n'
     with pytest.raises(UsageError) as raised:

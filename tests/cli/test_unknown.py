@@ -18,18 +18,11 @@ def parsers() -> dict[str, Parser]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("command", "word", "remedy"),
-    [
-        ("gate", "--histroy", "--histroy (see"),
-        ("report", "--hi", "did you mean --history?"),
-        ("report", "--histroy=3", "did you mean --history?"),
-        ("gate", "--history", "--history: compare and report "),
-        ("report", "--baseline", "--baseline: gate "),
-        ("gate", "basel", "'basel'"),
-        ("gate", "-x8", "-x (see"),
-    ],
-)
+@pytest.mark.parametrize(("command", "word", "remedy"), [
+    ("gate", "--histroy", "--histroy (see"), ("report", "--hi", "did you mean --history?"),
+    ("report", "--histroy=3", "did you mean --history?"), ("gate", "--history", "--history: compare and report "),
+    ("report", "--baseline", "--baseline: gate "), ("gate", "basel", "'basel'"), ("gate", "-x8", "-x (see"),
+])  # fmt: skip
 def test_the_error_has_the_similar_option_or_the_command_that_has_it(command: str, word: str, remedy: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_words(command, [word], parsers())

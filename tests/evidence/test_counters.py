@@ -158,13 +158,10 @@ def test_the_columns_have_their_names(tmp_path: Path) -> None:
     assert counters.read(machine(tmp_path, HEAD + ROWS, "eth0")) == ({"eth0": KNOWN}, frozenset({"eth0"}))
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        None, HEAD, HEAD + "eth0: 1 2 3\n", HEAD + "eth0: a b c d e f g h i j k l m n o p\n", HEAD + "eth0:1: " + "1 " * 16,
-        HEAD + "eth0: " + "1" * 5000 + " 1" * 15,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("table", [
+    None, HEAD, HEAD + "eth0: 1 2 3\n", HEAD + "eth0: a b c d e f g h i j k l m n o p\n", HEAD + "eth0:1: " + "1 " * 16,
+    HEAD + "eth0: " + "1" * 5000 + " 1" * 15,
+])  # fmt: skip
 def test_an_interface_that_the_table_lacks_is_read_from_its_own_files(tmp_path: Path, table: str | None) -> None:
     assert counters.read(machine(tmp_path, table, "eth0"))[0] == {"eth0": {"tx_bytes": 7}}
 

@@ -167,20 +167,14 @@ def test_rdma_ports_count_too_and_a_loopback_does_not_leave_the_host():
     assert loopback.other_path_fact and loopback.hosts["h1"].out.bytes == 1000
 
 
-@pytest.mark.parametrize(
-    ("operation", "pinned", "directly"),
-    [
-        ("allreduce", 200 * MIB, True),  # each of two ranks reads a half twice: 2 S an iteration
-        ("allreduce", 300 * MIB, True),  # with detours
-        ("allreduce", 90 * MIB, None),  # a part
-        ("allreduce", 900 * MIB, None),  # of another job, too
-        ("allreduce", 19 * MIB, False),
-        ("allreduce", 0, False),
-        ("allreduce", None, None),
-        ("broadcast", 100 * MIB, True),
-        ("broadcast", 3 * MIB, False),  # of other processes
-    ],
-)
+@pytest.mark.parametrize(("operation", "pinned", "directly"), [
+    ("allreduce", 200 * MIB, True),  # each of two ranks reads a half twice: 2 S an iteration
+    ("allreduce", 300 * MIB, True),  # with detours
+    ("allreduce", 90 * MIB, None),  # a part
+    ("allreduce", 900 * MIB, None),  # of another job, too
+    ("allreduce", 19 * MIB, False), ("allreduce", 0, False), ("allreduce", None, None), ("broadcast", 100 * MIB, True),
+    ("broadcast", 3 * MIB, False),  # of other processes
+])  # fmt: skip
 def test_what_the_kernel_copied_from_process_to_process(operation, pinned, directly):
     """100 iterations of 1 MiB, by two ranks of a host."""
     activity = ran(host_of={0: "h1", 1: "h1"}, operation=operation)

@@ -76,16 +76,13 @@ COUNTED_NONE, INTO_NOTHING = GpuLink(KEYS[0], None, 0), GpuLink(KEYS[1], None, 1
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize(
-    "machine",
-    [
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING), nics=(Nic("n", ports=(Port(1, 1e9),)),)),
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
-            pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),)),
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("machine", [
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING), nics=(Nic("n", ports=(Port(1, 1e9),)),)),
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
+        pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),)),
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
+])  # fmt: skip
 def test_links_that_lead_nowhere_are_no_ceiling_of_0(machine, nodes, operation):
     _check(machine, nodes, operation)
 

@@ -189,12 +189,9 @@ TIGHT = [
     ("2x2, NVLink slower than two NICs", "allreduce", 127.0),  # 64 + 63
     ("2x2, NVLink slower than two NICs", "broadcast", 126.0),
     ("2x2, NICs far faster than NVLink", "alltoall", 450.0),  # 50 + 400
-    ("2x2, NVLink faster", "allreduce", 37.5),
-    ("3 and 1 GPUs, one NIC slower", "allreduce", 30.0),
-    ("3x1", "allreduce", 25.0),
-    ("a bridged pair and one on PCIe", "allreduce", 42.0),
-    ("two bridged pairs", "allreduce", 94.5),
-]
+    ("2x2, NVLink faster", "allreduce", 37.5), ("3 and 1 GPUs, one NIC slower", "allreduce", 30.0), ("3x1", "allreduce", 25.0),
+    ("a bridged pair and one on PCIe", "allreduce", 42.0), ("two bridged pairs", "allreduce", 94.5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "operation", "bound"), TIGHT)

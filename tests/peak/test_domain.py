@@ -41,14 +41,10 @@ def test_the_nics_of_all_nodes_of_a_domain_lead_out_of_it():
     assert ceilings("alltoall", Job(racks)).bound.bytes_per_s / 1e9 == pytest.approx(3600 / 72 * 143 / 72)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "why"),
-    [
-        ((TRAY,) * 2, 6, "not a multiple of the 4 GPUs"),
-        ((TRAY,) * 2, 2, "not a multiple of the 4 GPUs"),
-        ((node_from_user(1, UserOverride(nic=(1, 400e9))),) * 2, 2, "needs NVLinks between the GPUs"),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "gpus", "why"), [
+    ((TRAY,) * 2, 6, "not a multiple of the 4 GPUs"), ((TRAY,) * 2, 2, "not a multiple of the 4 GPUs"),
+    ((node_from_user(1, UserOverride(nic=(1, 400e9))),) * 2, 2, "needs NVLinks between the GPUs"),
+])  # fmt: skip
 def test_domains_that_cannot_be(nodes, gpus, why):
     with pytest.raises(UsageError, match=why):
         joined(nodes, gpus)

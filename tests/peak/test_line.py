@@ -46,15 +46,12 @@ def test_operations_with_one_ceiling_or_none():
     assert headline_of(42, replace(FOUR, ceiling_from_user=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
-@pytest.mark.parametrize(
-    ("nvlink", "gpus_of_node", "limited_by", "constants"),
-    [
-        (448, 8, "xGMI 7×64 GB/s", "RCCL's constants"),  # MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each
-        (64, 2, "xGMI 1×64 GB/s", "RCCL's constants"),
-        (50, 2, "NVLink 50 GB/s", "NCCL's constants"),  # two NVLinks of a V100 or A100; MI250X has one xGMI link of 50 GB/s as well
-        (150, 4, "NVLink 150 GB/s", "NCCL's constants"),
-    ],
-)
+@pytest.mark.parametrize(("nvlink", "gpus_of_node", "limited_by", "constants"), [
+    (448, 8, "xGMI 7×64 GB/s", "RCCL's constants"),  # MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each
+    (64, 2, "xGMI 1×64 GB/s", "RCCL's constants"),
+    (50, 2, "NVLink 50 GB/s", "NCCL's constants"),  # two NVLinks of a V100 or A100; MI250X has one xGMI link of 50 GB/s as well
+    (150, 4, "NVLink 150 GB/s", "NCCL's constants"),
+])  # fmt: skip
 def test_typed_links_have_the_constants_of_their_library(nvlink, gpus_of_node, limited_by, constants):
     job = Job((node_from_user(gpus_of_node, UserOverride(nvlink=nvlink * 1e9)),))
     found = ceilings("allreduce", job)
@@ -76,24 +73,18 @@ def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():
     assert ceilings("allreduce", job).expected.constants == "RCCL's constants"
 
 
-@pytest.mark.parametrize(
-    ("text", "nics"),
-    [
-        ("4x100Gb", (4, 100e9)), ("8x400Gb/s", (8, 400e9)), ("2×200Gbps", (2, 200e9)), ("25gbit", (1, 25e9)), (" 1 x 2.5Gb ", (1, 2.5e9)),
-        ("4x50GB/s", (4, 400e9)), ("1x100GB", (1, 800e9)), ("12.5 GB/s", (1, 100e9)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "nics"), [
+    ("4x100Gb", (4, 100e9)), ("8x400Gb/s", (8, 400e9)), ("2×200Gbps", (2, 200e9)), ("25gbit", (1, 25e9)), (" 1 x 2.5Gb ", (1, 2.5e9)),
+    ("4x50GB/s", (4, 400e9)), ("1x100GB", (1, 800e9)), ("12.5 GB/s", (1, 100e9)),
+])  # fmt: skip
 def test_nics_as_typed(text, nics):
     assert parse_nic(text) == nics
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan",
-        "4x100", "4x100G", "4x100gb", "4x100gb/s", "4x100MB/s", "4x2000GB/s",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan",
+    "4x100", "4x100G", "4x100gb", "4x100gb/s", "4x100MB/s", "4x2000GB/s",
+])  # fmt: skip
 def test_nics_that_are_none(text):
     with pytest.raises(UsageError, match="4x100Gb/s") as refused:
         parse_nic(text)

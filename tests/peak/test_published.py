@@ -82,11 +82,9 @@ def test_probed_machines_are_matched_by_their_counted_links_and_the_nearest_numb
         assert [figure.nodes for figure in published("allreduce", job(nodes, 8, nvlink=450, nic="8x400Gb"))] == nearest
 
 
-@pytest.mark.parametrize(
-    "other",
-    [job(1, 4, nvlink=450), job(1, 8, nvlink=440), job(2, 8, nvlink=450, nic="4x100Gb"), job(1, 8), job(2, 8, nvlink=450)],
-    ids=["fewer GPUs", "other links", "other NICs", "unknown links", "unknown NICs"],
-)
+@pytest.mark.parametrize("other", [
+    job(1, 4, nvlink=450), job(1, 8, nvlink=440), job(2, 8, nvlink=450, nic="4x100Gb"), job(1, 8), job(2, 8, nvlink=450),
+], ids=["fewer GPUs", "other links", "other NICs", "unknown links", "unknown NICs"])  # fmt: skip
 def test_other_machines_have_no_published_figure(other):
     assert published("allreduce", other) == []
 

@@ -30,32 +30,29 @@ def time_of(size, operation="allreduce", **of):
     return expected_times(operation, job(**of), [size])[0]
 
 
-@pytest.mark.parametrize(
-    ("case", "of", "microseconds", "how"),
-    [
-        # 6.6 + 14 hops of 0.6, and 1 KiB·1.75 at LL's most on one node of H100, 141 GB/s
-        ((K, "allreduce"), {}, 6.6 + 14 * 0.6 + K * 1.75 / 141e3, "ring/LL"),
-        # 25, and the bytes at 18·20.6 GB/s · 0.85 · 15/16
-        ((G, "allreduce"), {}, 25 + G / (18 * 20.6e3 * 0.85 * 15 / 16), "NVLS/Simple"),
-        # 12 nodes: 25 + 2·3 levels of 20.9, and the bytes at 8 NICs of 48 GB/s
-        ((G, "allreduce"), {"nodes": 12}, 25 + 6 * 20.9 + G * 2 * 95 / 96 / 384e3, "NVLS tree/Simple"),
-        # 12 nodes, 8 bytes: 6.8 + 2·(7 hops of 0.6 + 3 levels of 5.0), and the bytes at LL's most on several nodes
-        ((8, "allreduce"), {"nodes": 12}, 6.8 + 2 * (7 * 0.6 + 3 * 5.0) + 16 / 20.4e3, "tree/LL"),
-        # Four A100: a ring, since their switches do not reduce data: 8.4 + 6 hops of 3.4
-        ((8 * G, "allreduce"), {"gpus": 4, "nvlink": 300}, 8.4 + 6 * 3.4 + 8 * G * 1.5 / 240e3, "ring/Simple"),
-        # All-gather on two nodes: 14 of 15 steps inside, of at least 3 µs
-        ((16 * G, "allgather"), {"nodes": 2}, 8.4 + 14 * 3.4 + 14 + 16 * G * 15 / 16 / 384e3, "ring/Simple"),
-        # A ring on two and on three nodes: hops of 1.0 inside and 2.7 between, and LL's most on two nodes and on more
-        ((M, "allreduce", ("ring", "LL")), {"nodes": 2}, 6.6 + 28 + 2 * 2.7 + M * 15 / 8 / 39e3, "ring/LL"),
-        ((M, "allreduce", ("ring", "LL")), {"nodes": 3}, 6.6 + 42 + 4 * 2.7 + M * 23 / 12 / 20.4e3, "ring/LL"),
-        # From 1 KiB per rank on, the latency of Simple between nodes is 1.4 times as long
-        ((16 * K, "allreduce", ("ring", "Simple")), {"nodes": 2}, 1.4 * (8.4 + 28 * 3.4 + 28) + 16 * K * 15 / 8 / 384e3, "ring/Simple"),
-        ((8 * K, "allreduce", ("ring", "Simple")), {"nodes": 2}, 8.4 + 28 * 3.4 + 28 + 8 * K * 15 / 8 / 384e3, "ring/Simple"),
-        # An NVLS tree reaches 65 % of its 554 GB/s at 1 MiB on Blackwell, and all of it on Hopper
-        ((M, "allreduce", ("nvls_tree", None)), {"nodes": 2, "nvlink": 900}, 66.8 + M * 15 / 8 / 554e3 / 0.65, "NVLS tree/Simple"),
-        ((M, "allreduce", ("NVLSTree", None)), {"nodes": 2}, 66.8 + M * 15 / 8 / 554e3, "NVLS tree/Simple"),
-    ],
-)
+@pytest.mark.parametrize(("case", "of", "microseconds", "how"), [
+    # 6.6 + 14 hops of 0.6, and 1 KiB·1.75 at LL's most on one node of H100, 141 GB/s
+    ((K, "allreduce"), {}, 6.6 + 14 * 0.6 + K * 1.75 / 141e3, "ring/LL"),
+    # 25, and the bytes at 18·20.6 GB/s · 0.85 · 15/16
+    ((G, "allreduce"), {}, 25 + G / (18 * 20.6e3 * 0.85 * 15 / 16), "NVLS/Simple"),
+    # 12 nodes: 25 + 2·3 levels of 20.9, and the bytes at 8 NICs of 48 GB/s
+    ((G, "allreduce"), {"nodes": 12}, 25 + 6 * 20.9 + G * 2 * 95 / 96 / 384e3, "NVLS tree/Simple"),
+    # 12 nodes, 8 bytes: 6.8 + 2·(7 hops of 0.6 + 3 levels of 5.0), and the bytes at LL's most on several nodes
+    ((8, "allreduce"), {"nodes": 12}, 6.8 + 2 * (7 * 0.6 + 3 * 5.0) + 16 / 20.4e3, "tree/LL"),
+    # Four A100: a ring, since their switches do not reduce data: 8.4 + 6 hops of 3.4
+    ((8 * G, "allreduce"), {"gpus": 4, "nvlink": 300}, 8.4 + 6 * 3.4 + 8 * G * 1.5 / 240e3, "ring/Simple"),
+    # All-gather on two nodes: 14 of 15 steps inside, of at least 3 µs
+    ((16 * G, "allgather"), {"nodes": 2}, 8.4 + 14 * 3.4 + 14 + 16 * G * 15 / 16 / 384e3, "ring/Simple"),
+    # A ring on two and on three nodes: hops of 1.0 inside and 2.7 between, and LL's most on two nodes and on more
+    ((M, "allreduce", ("ring", "LL")), {"nodes": 2}, 6.6 + 28 + 2 * 2.7 + M * 15 / 8 / 39e3, "ring/LL"),
+    ((M, "allreduce", ("ring", "LL")), {"nodes": 3}, 6.6 + 42 + 4 * 2.7 + M * 23 / 12 / 20.4e3, "ring/LL"),
+    # From 1 KiB per rank on, the latency of Simple between nodes is 1.4 times as long
+    ((16 * K, "allreduce", ("ring", "Simple")), {"nodes": 2}, 1.4 * (8.4 + 28 * 3.4 + 28) + 16 * K * 15 / 8 / 384e3, "ring/Simple"),
+    ((8 * K, "allreduce", ("ring", "Simple")), {"nodes": 2}, 8.4 + 28 * 3.4 + 28 + 8 * K * 15 / 8 / 384e3, "ring/Simple"),
+    # An NVLS tree reaches 65 % of its 554 GB/s at 1 MiB on Blackwell, and all of it on Hopper
+    ((M, "allreduce", ("nvls_tree", None)), {"nodes": 2, "nvlink": 900}, 66.8 + M * 15 / 8 / 554e3 / 0.65, "NVLS tree/Simple"),
+    ((M, "allreduce", ("NVLSTree", None)), {"nodes": 2}, 66.8 + M * 15 / 8 / 554e3, "NVLS tree/Simple"),
+])  # fmt: skip
 def test_times_computed_by_hand(case, of, microseconds, how):
     size, operation, *forced = case
     (found,) = expected_times(operation, job(**of), [size], *forced)
@@ -63,18 +60,11 @@ def test_times_computed_by_hand(case, of, microseconds, how):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(
-    "of",
-    [
-        {},
-        {"nodes": 2},
-        {"nodes": 12},
-        {"nodes": 9, "gpus": 1, "nvlink": None},
-        {"nodes": 4, "nvlink": 900},
-        {"nodes": 36, "gpus": 4, "nvlink": 900, "nic": "4x400Gb", "domain": 72},
-        {"gpus": 2, "nvlink": 300},
-    ],
-)
+@pytest.mark.parametrize("of", [
+    {}, {"nodes": 2}, {"nodes": 12}, {"nodes": 9, "gpus": 1, "nvlink": None}, {"nodes": 4, "nvlink": 900},
+    {"nodes": 36, "gpus": 4, "nvlink": 900, "nic": "4x400Gb", "domain": 72},
+    {"gpus": 2, "nvlink": 300},
+])  # fmt: skip
 def test_a_larger_size_takes_longer_and_approaches_the_expected_rate(operation, of):
     times = expected_times(operation, job(**of), [round(2 ** (step / 2)) for step in range(6, 84)])
     assert all(first.seconds <= second.seconds for first, second in pairwise(times))
@@ -97,11 +87,9 @@ def test_no_floor_for_sizes_at_which_healthy_machines_differ_and_a_published_res
     assert [("warning" in reason, "ring algorithm" in reason) for reason in reasons[1:]] == [(True, False), (False, True), (True, False)]
 
 
-@pytest.mark.parametrize(
-    ("operation", "of"),
-    [("alltoall", {}), ("broadcast", {}), ("allreduce", {"nvlink": 448}), ("allreduce", {"gpus": 1, "nodes": 2, "nic": None})],
-    ids=["alltoall", "broadcast", "RCCL", "no constants"],
-)
+@pytest.mark.parametrize(("operation", "of"), [
+    ("alltoall", {}), ("broadcast", {}), ("allreduce", {"nvlink": 448}), ("allreduce", {"gpus": 1, "nodes": 2, "nic": None}),
+], ids=["alltoall", "broadcast", "RCCL", "no constants"])  # fmt: skip
 def test_no_model_without_constants(operation, of):
     assert why_no_model(operation, job(**of)) is not None
 

@@ -108,15 +108,11 @@ def peak(capsys, *argv):
 H100 = ["--gpus-per-node", "8", "--nvlink", "450", "--nic", "16x180Gb/s", "--pcie", "gen5x16"]
 
 
-@pytest.mark.parametrize(
-    ("name", "nodes", "options"),
-    [
-        ("oci-bm-gpu-h100-8", "1", H100),
-        ("oci-bm-gpu-h100-8", "4", H100),
-        ("juwels-booster-4xa100", "1", ["--gpus-per-node", "4", "--nvlink", "300"]),
-        ("hwloc-dgx2-xml", "1", ["--gpus-per-node", "16", "--nvlink", "150"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "nodes", "options"), [
+    ("oci-bm-gpu-h100-8", "1", H100), ("oci-bm-gpu-h100-8", "4", H100),
+    ("juwels-booster-4xa100", "1", ["--gpus-per-node", "4", "--nvlink", "300"]),
+    ("hwloc-dgx2-xml", "1", ["--gpus-per-node", "16", "--nvlink", "150"]),
+])  # fmt: skip
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_command_agrees_for_typed_and_probed_hardware(capsys, operation, name, nodes, options):
     sizes = ["--sizes", "1K-16G:x8", "--nodes", nodes]
