@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,22 +116,17 @@ def test_run_json_has_the_values_and_the_command_line_does_not(tmp_path: Path) -
     assert not {"--backend", "--sizes"} & set(info["command"])
 
 
-class Ranks:
-    """Two ranks on two hosts, one of which has another file."""
-
-    def __init__(self, launcher: str, other: object) -> None:
-        self.info = LaunchInfo(launcher, 0, 2, 0, 1, "", "")
-        self.members = [type("Member", (), {"host": host}) for host in ("n1", "n2")]
-        self.other = other
-
-    def allgather(self, value: object, what: str) -> list[object]:
-        return [value, self.other]
+def ranks(launcher: str, other: object) -> Any:
+    """Return two ranks on two hosts, of which the second has another file."""
+    members = [SimpleNamespace(host="n1"), SimpleNamespace(host="n2")]
+    info = LaunchInfo(launcher, 0, 2, 0, 1, "", "")
+    return SimpleNamespace(info=info, members=members, allgather=lambda value, what: [value, other])
 
 
 def test_ranks_with_different_files_are_rejected(asked: Any) -> None:
     request = asked("allreduce", "check = 0")
-    start.same_configuration(request, Ranks("srun", {"check": "0"}))  # type: ignore[arg-type]
-    start.same_configuration(request, Ranks("local", {}))  # type: ignore[arg-type]
+    start.same_configuration(request, ranks("srun", {"check": "0"}))
+    start.same_configuration(request, ranks("local", {}))
     for other in ({}, {"check": "1"}):
         with pytest.raises(UsageError, match=r"n1.*n2"):
-            start.same_configuration(request, Ranks("srun", other))  # type: ignore[arg-type]
+            start.same_configuration(request, ranks("srun", other))

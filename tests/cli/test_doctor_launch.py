@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from collbench.plugin import plugins
-from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here
-from tests.conftest import needs_plugin
+from tests.cli.command import BIN, PROGRAM, environment, run, run_here
 from tests.launch import captured
 from tests.launchers.stored import measured, stored
 from tests.testbeds import SlurmBed
@@ -104,16 +103,6 @@ class TestVariables:
             assert " emit kubernetes " in lines(actual)["pods of Kubernetes"]
         else:
             assert "pods of Kubernetes" not in lines(actual)
-
-
-class TestOtherOptions:
-    @pytest.mark.parametrize(("option", "file"), [("--from", "."), pytest.param("--log", "nccl.log", marks=needs_plugin("joblogs"))])
-    def test_options_for_a_machine_are_rejected(self, option: str, file: str, tmp_path: Path) -> None:
-        actual = one_sentence(run_here(tmp_path, *DOCTOR, option, file))
-        assert "--launch " in actual and option in actual
-
-    def test_an_unknown_format(self, tmp_path: Path) -> None:
-        assert "--format" in one_sentence(run_here(tmp_path, *DOCTOR, "--format", "matrix"))
 
 
 @with_mpich

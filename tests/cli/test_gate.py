@@ -195,22 +195,19 @@ def test_add_show_and_drop(tmp_path: Path) -> None:
         ["allreduce", "8", "B", "nccl", "6", "1.005", "5.0", "%"],
         ["allreduce", "64", "MiB", "nccl", "6", "100000", "2.0", "%"],
     ]
+    small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
+    assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)
+    assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
     assert run_here(tmp_path, "baseline", "drop", "base", "night-3").returncode == 0
     assert run_here(tmp_path, "baseline", "show", "base").stdout.startswith("base: 5 allocations, 2 cases")
 
 
-def test_show_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
-    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
+def test_add_and_show_print_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
+    assert "needs 4" in done.stderr and done.stderr.endswith(" collbench baseline add base RUN…\n")
     assert "add 1 more: collbench baseline add base RUN…" in run_here(tmp_path, "baseline", "show", "base").stdout
     run_here(tmp_path, "baseline", "add", "base", str(launch(tmp_path / "fourth", {8: 1e-6})))
     assert "thin baseline: " in run_here(tmp_path, "baseline", "show", "base").stdout
-
-
-def test_json_has_an_object_for_each_case(tmp_path: Path) -> None:
-    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
-    small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
-    assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)
-    assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
 
 
 def test_show_lists_launches_in_another_machine_state(tmp_path: Path) -> None:
@@ -228,8 +225,6 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     assert "night-0" in one_sentence(run_here(tmp_path, "baseline", "add", "base", *runs))
     slowed = str(launch(tmp_path / "slow", {8: 1e-6}, flags=("slowed",)))
     assert "allocation slow " in one_sentence(run_here(tmp_path, "baseline", "add", "base", slowed))
-    assert "nowhere " in one_sentence(run_here(tmp_path, "baseline", "add", "base", "nowhere"))
-    assert "nowhere " in one_sentence(run_here(tmp_path, "baseline", "show", "nowhere"))
     assert "choose from night-0" in one_sentence(run_here(tmp_path, "baseline", "drop", "base", "night-9"))
 
 
@@ -237,11 +232,6 @@ def test_a_difference_needs_a_second_allocation(tmp_path: Path) -> None:
     run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 2))
     actual = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
     assert "collbench baseline diff base night-0 night-1" in actual
-
-
-def test_add_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 1))
-    assert "needs 4" in done.stderr and done.stderr.endswith(" collbench baseline add base RUN…\n")
 
 
 # collbench history, and collbench baseline diff: as a user types them.
@@ -285,9 +275,7 @@ def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
 
 
 def test_bad_input_of_the_history_is_one_sentence(base: Path) -> None:
-    assert one_sentence(run_here(base, "history", "nowhere")).startswith("nowhere ")
     assert "'no such case'" in one_sentence(run_here(base, "history", "base", "--only", "no such case"))
     assert "--color 'blue'" in one_sentence(run_here(base, "history", "base", "--color", "blue"))
     assert "choose from night-1" in one_sentence(run_here(base, "baseline", "diff", "base", "night-1", "night-99"))
     assert one_sentence(run_here(base, "baseline", "diff", "base", "nowhere")).startswith("nowhere ")
-    assert one_sentence(run_here(base, "baseline", "diff", "base", "a", "b", "c")).startswith("diff ")

@@ -166,11 +166,6 @@ def test_no_command_is_missing_from_the_pages_of_help(capsys: pytest.CaptureFixt
     assert set(re.findall(r"[\w-]+", whole)) >= set(operation_commands())
 
 
-def test_the_groups_of_all_commands_are_topics_of_help() -> None:
-    groups = {"training", "more"} if plugins().keys() >= set(BUILTIN) else {"more"}
-    assert {*help_topics(main.all_parsers()[1], operation_commands())} >= groups | {"operations"}
-
-
 @pytest.mark.parametrize("name", ["more", "operations"])
 def test_the_name_of_a_group_is_not_a_command(name: str) -> None:
     with pytest.raises(UsageError, match=f"collbench help {name}"):

@@ -77,14 +77,6 @@ def test_a_table_goes_to_stdout_and_notes_to_stderr(backend: str, tmp_path: Path
     assert reported.keys() == stored.keys()
 
 
-def test_quiet_keeps_data_and_errors(tmp_path: Path) -> None:
-    done = run(tmp_path, *SHORT, "--backend", "simulated", "--quiet")
-    assert (done.returncode, done.stderr) == (0, "") and "allreduce" in done.stdout
-    beginnings = {line.partition(":")[0].partition(" ")[0] for line in done.stdout.splitlines()}
-    assert not beginnings & {"quality", "next", "CI", "flags", "blank", "–"}
-    assert "--out run " in run(tmp_path, *SHORT, "--backend", "simulated", "--quiet").stderr
-
-
 @pytest.mark.parametrize(("options", "variables", "colored"), [
     ([], {"FORCE_COLOR": "1"}, True), ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), (["--color", "always"], {"NO_COLOR": "1"}, True),
 ])  # fmt: skip

@@ -183,9 +183,3 @@ def test_a_page_of_impossible_figures(tmp_path: Path) -> None:
     assert report_run([folder], rows, "table", io.StringIO(), html=page, markdown=markdown, openmetrics=samples, err=said) == FINE
     assert rows.read_text().count("\n") == 7
     assert page.stat().st_size < 400_000
-
-
-def test_a_launch_named_twice_is_rejected(tmp_path: Path) -> None:
-    folder = store(tmp_path / "run", [make_row(8)])
-    with pytest.raises(UsageError, match="twice"):
-        shown(folder, folder)

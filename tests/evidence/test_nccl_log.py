@@ -208,10 +208,7 @@ def test_the_table_of_latencies_and_bandwidths() -> None:
     assert found["AllGather", "PAT", "Simple"] == (17.6, 3.6)
     assert len(found) == 9
     assert tuning(OLD_TABLE) == {("Broadcast", "Ring", "Simple"): (18.0, 9.0), ("Reduce", "Ring", "Simple"): (18.0, 9.0)}
-
-
-def test_equal_tables_of_two_ranks_are_one() -> None:
-    assert tuning(NEW_TABLE, "n1:1:2 [0]", "n2:7:9 [0]") == tuning(NEW_TABLE)
+    assert tuning(NEW_TABLE, "n1:1:2 [0]", "n2:7:9 [0]") == found  # equal tables of two ranks are one
 
 
 @pytest.mark.parametrize(
@@ -289,10 +286,8 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
     ("1048576 Bytes -> Algo 1 proto 2 time 34.1", CallChoice(None, 1048576, "RING", "SIMPLE", None)),  # 2.20 to 2.22
     ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", CallChoice("AllReduce", 8, "TREE", "LL", None)),  # 2.23
     ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8)),
-    (
-        "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
-        CallChoice("Broadcast", 64, "RING", "LL", 1),
-    ),
+    ("Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",
+        CallChoice("Broadcast", 64, "RING", "LL", 1)),  # 2.32
     ("AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
         CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8)),
     ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", CallChoice("AllGather", 32, "Copy Engine", None, None)),
@@ -368,12 +363,8 @@ def test_public_logs(name: str) -> None:
 
 def test_unusual_lines_of_public_logs() -> None:
     found = captured("log-ncc247-ib-nogdr")  # a socket line beside InfiniBand is only where ranks meet
-    assert (found.version, found.net, bool(found.device_names("Socket")), found.device_names("IB")) == (
-        "2.4.7",
-        "IB",
-        True,
-        ("mlx5_0:1/IB",),
-    )
+    assert (found.version, found.net, len(found.device_names("Socket")) > 0) == ("2.4.7", "IB", True)
+    assert found.device_names("IB") == ("mlx5_0:1/IB",)
     assert captured("log-gcp-a3-tcp").transports == {}  # a listing of rings is no connection
 
 

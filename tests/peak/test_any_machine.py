@@ -9,6 +9,7 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevic
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.comparison import headline, lines
 from collbench.machine.peak.node import Job, node_of
+from tests.conftest import everything
 
 KEYS = [f"0000:{i:02x}:00.0" for i in range(6)]
 KEY = st.sampled_from(KEYS)
@@ -59,15 +60,8 @@ def _check(machine, nodes, operation):
 
 
 @given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=5000 if everything() else 50, deadline=None)
 def test_ceilings_are_above_0_or_have_a_reason(machine, nodes, operation):
-    _check(machine, nodes, operation)
-
-
-@pytest.mark.long
-@given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
-@settings(max_examples=5000, deadline=None)
-def test_ceilings_of_many_machines_are_above_0_or_have_a_reason(machine, nodes, operation):
     _check(machine, nodes, operation)
 
 

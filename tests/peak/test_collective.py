@@ -12,20 +12,14 @@ from collbench.machine.peak.collective import OPERATIONS, CollectiveCeilings, ce
 from collbench.machine.peak.comparison import assumed, doubtful_input
 from collbench.machine.peak.job import check_ranks
 from collbench.machine.peak.links import Link
-from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import groups_of
 from collbench.operations.registry import operations
-from tests.peak.made import GEN5, gpus, infiniband, switched, wired
+from tests.peak.made import GEN5, gpus, infiniband, switched, typed, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
-
-
-def typed(nic="4x100Gb", nvlink=300.0, pcie=None, each=8, nvls=None):
-    return node_from_user(
-        each, UserOverride(parse_nic(nic) if nic else None, nvlink and nvlink * 1e9, parse_pcie(pcie) if pcie else None, nvls)
-    )
 
 
 def rates(operation, job):
@@ -57,13 +51,6 @@ def test_every_operation_on_four_nodes(operation, model, expected, bound):
 
 def test_a_barrier_moves_nothing():
     assert ceilings("barrier", FOUR) == CollectiveCeilings(None, None)
-
-
-def test_the_list_of_operations_is_whole():
-    alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall", "scan", "exscan", "init"]
-    alike += ["allgatherv", "gatherv", "scatterv", "reducescatterv"]
-    others = ["hypercube", "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", "multipair"]
-    assert sorted(OPERATIONS) == sorted([*RINGS, *others, *alike])
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])

@@ -37,8 +37,6 @@ def test_equal_sets_give_the_closed_forms(operation, closed, nodes, each):
 
 
 def test_factors():
-    factors = [busbw("allreduce", (Side(8, 1.0, link("NIC"), nodes),)) for nodes in (2, 3, 4, 12)]
-    assert [round(factor, 2) for factor in factors] == [1.88, 1.44, 1.29, 1.08]
     # SHARP needs one pass: 2(N-1)/N times the node's rate, however many nodes
     assert busbw("allreduce", (Side(8, 50.0, link("NIC"), 4),), adds=True) == pytest.approx(50 * 2 * 31 / 32)
     assert busbw("allreduce", (Side(2, 63.0, link("two")), Side(1, 31.5, link("PCIe")))) == pytest.approx(4 / 3 * 31.5)

@@ -109,18 +109,9 @@ def test_rates_that_no_hardware_has(text):
         parse_gigabytes("--nvlink", text)
 
 
-def _shown(operation: str, measured: float | None, job: Job) -> str:
-    return "\n".join(lines(operation, measured, ceilings(operation, job), job))
-
-
 WORDS: dict[str, tuple[Call, str]] = {
     "links of a host": (lambda: limited_by((PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))),
         "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"),
-    "peak of a barrier": (lambda: _shown("barrier", 1e9, FOUR), "1.00 GB/s, no ceiling: this operation moves no bytes"),
-    "peak against a given ceiling": (lambda: _shown("allreduce", 42e9, replace(FOUR, ceiling_from_user=84e9)),
-        "42.0 of 84.0 GB/s: 50 % of the given ceiling"),
-    "peak of an unknown link": (lambda: _shown("allreduce", 1e9, Job((node_from_user(8, UserOverride()),))),
-        "1.00 GB/s, no ceiling: the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
     "not a number of NICs": (lambda: parse_nic("4x"),
         "--nic '4x' is not a valid number of NICs and rate: use e.g. 4x100Gb/s (bits) or 4x12.5GB/s (bytes), at most 10000 Gb/s"),
     "not a PCIe link": (lambda: parse_pcie("gen7x16"),

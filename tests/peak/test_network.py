@@ -58,11 +58,3 @@ def test_the_slowest_share_of_a_link_limits_and_is_named(operation: str, found: 
     assert (both.ring is None) == (operation == "p2p")
     assert limit and limit.bytes_per_s == pytest.approx(rate)
     assert (limit.model, limit.limited_by) == ("bound" if operation == "p2p" else "ring", by)
-
-
-@pytest.mark.parametrize(("hosts", "per_host", "factor"), [(2, 8, 1.875), (3, 8, 1.4375), (4, 8, 1.2917), (12, 8, 1.0795), (2, 1, 1.0)])
-def test_the_hard_bound_of_an_allreduce(hosts: int, per_host: int, factor: float) -> None:
-    """(N-1)/(g(n-1)): 1.875 at 2×8, 1.44 at 3×8, 1.29 at 4×8, 1.08 at 12×8."""
-    found = ceilings("allreduce", job(*[TEN] * hosts, ranks=per_host))
-    assert found.ring and found.bound and found.ring.bytes_per_s and found.bound.bytes_per_s
-    assert found.bound.bytes_per_s / found.ring.bytes_per_s == pytest.approx(factor, rel=1e-4)

@@ -3,14 +3,13 @@
 import pytest
 
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, node_of
 from collbench.machine.peak.published import published, rows
-from tests.peak.made import gpus, switched, wired
+from tests.peak.made import gpus, switched, typed, wired
 
 
 def job(nodes, gpus_each, *, nvlink=None, nic=None, pcie=None, nvls=None):
-    given = UserOverride(parse_nic(nic) if nic else None, nvlink * 1e9 if nvlink else None, parse_pcie(pcie) if pcie else None, nvls)
-    return Job((node_from_user(gpus_each, given),) * nodes)
+    return Job((typed(nic, nvlink, pcie, gpus_each, nvls),) * nodes)
 
 
 def both(operation, found):

@@ -25,9 +25,8 @@ FIGURE = "[[published]]\nmachine = 'x'\noperation = 'reduce'\ngpus_per_node = 8\
 
 
 @pytest.mark.parametrize(("section", "row"), ROWS, ids=lambda value: value if isinstance(value, str) else "")
-def test_every_row_has_a_source_and_reports_whether_it_was_checked(section, row):
+def test_every_row_has_a_source(section, row):
     assert row.source.startswith("https://")
-    assert isinstance(row.verified, bool)
     for other in ("nccl_source", "rccl_source", "nic_source", "nvls_source"):
         assert (getattr(row, other, None) or "https://").startswith("https://")
 

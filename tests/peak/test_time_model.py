@@ -6,14 +6,13 @@ from itertools import pairwise
 import pytest
 
 from collbench import peak
-from collbench.cli import machine
-from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.machine.peak.floors import floors_of, parse_share, render
 from collbench.machine.peak.job import nodes_of
 from collbench.machine.peak.node import Job, UserOverride, parse_nic
 from collbench.machine.peak.time_model import OPERATIONS, expected_times, why_no_model
 from tests.cli.command import run_here
+from tests.peak.made import call_peak
 
 K, M, G = 2**10, 2**20, 2**30
 # GB/s of bus bandwidth of all-reduce on 8 H100 with NVLS, by size (powers of two), from
@@ -24,6 +23,10 @@ H100 = {16 * K: 0.95, M: 43.70, 4 * M: 128.73, 16 * M: 234.45, 64 * M: 361.78, 2
 def job(nodes=1, gpus=8, nvlink=450, nic="8x400Gb", domain=None):
     given = UserOverride(parse_nic(nic) if nic else None, nvlink * 1e9 if nvlink else None)
     return Job(nodes_of([], given, nodes, gpus, domain))
+
+
+def call(*argv):
+    return call_peak("allreduce", "--gpus-per-node", "8", "--nvlink", "450", *argv)
 
 
 def time_of(size, operation="allreduce", **of):
@@ -111,9 +114,9 @@ def test_forms_of_floors():
 
 def test_many_racks_read_as_not_saturated(capsys, tmp_path):
     """20 racks of NVL72 reach 406 GB/s with 16 GiB, 12 MB per rank: the 2 × 1,439 steps of a ring with LL128 take 5.6 of 57 ms."""
-    argv = ["allreduce", "--nodes", "360", "--gpus-per-node", "4", "--nvlink", "900", "--nic", "4x400Gb/s", "--nvlink-domain", "72"]
+    argv = ["--nodes", "360", "--gpus-per-node", "4", "--nvlink", "900", "--nic", "4x400Gb/s", "--nvlink-domain", "72"]
     page = tmp_path / "page.html"
-    call(*argv[1:], "--sizes", "16G", "--measured", "406", "--html", str(page))
+    call(*argv, "--sizes", "16G", "--measured", "406", "--html", str(page))
     sentence = "not saturated: 16 GiB is 11.4 MiB for each of 1,440 ranks, with which a ring reaches 83 % of its rate by NCCL's model"
     assert sentence in " ".join(capsys.readouterr().out.split())
     assert sentence in page.read_text().replace("&#39;", "'")
@@ -132,13 +135,6 @@ def test_a_saturated_size_says_nothing(capsys):
 def test_shares_that_are_not_valid(text):
     with pytest.raises(UsageError, match="--floor"):
         parse_share(text)
-
-
-def call(*argv):
-    parser = Parser(prog="collbench")
-    machine.add_peak(parser.add_subparsers(parser_class=Parser))
-    arguments = parser.parse_args(["peak", "allreduce", "--gpus-per-node", "8", "--nvlink", "450", *argv])
-    return arguments.call(arguments, ["peak", *argv])
 
 
 def test_command_and_api_agree(capsys, tmp_path):
