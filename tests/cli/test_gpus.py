@@ -13,16 +13,13 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.cli import request as requests
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.launch.slurm import RANKS_NOT_ENDED, SINGLE_TASK
+from collbench.launch.slurm import RANKS_NOT_ENDED
 from collbench.measuring.open_backends import agreed_backends
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
 
 NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
-PROCESSES = (
-    "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
-)
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice=(RANKS_NOT_ENDED,))
 
 
@@ -89,14 +86,6 @@ def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, see
 def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, number: int, info: LaunchInfo, ranks: int, seen: Any) -> None:
     seen(number)
     assert requests.node_ranks(asked, info, {}) == ranks
-
-
-def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
-    assert requests.with_ranks(ALONE, 8).advice == (PROCESSES, RANKS_NOT_ENDED)
-    assert requests.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SINGLE_TASK,)), 8).advice == (PROCESSES,)
-    assert requests.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (
-        "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)",
-    )
 
 
 @pytest.mark.parametrize(("asked", "gdr_check", "option"), [

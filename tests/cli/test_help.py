@@ -1,4 +1,4 @@
-"""The text of --help, byte for byte (COLLBENCH_GOLDEN=1 writes it), and the imports of a start."""
+"""The text of --help, byte for byte (COLLBENCH_GOLDEN=1 writes it), --version, and the imports of a start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from argparse import SUPPRESS
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from collbench import __version__, plugin
-from collbench.cli import main
+from collbench.cli import main, version
 from collbench.cli.help import examples, help_topics
 from collbench.cli.parser import actions_of
 from collbench.errors import UsageError
@@ -194,10 +195,35 @@ def test_version_with_details_has_commit_python_and_libraries(tmp_path: Path) ->
         assert (done.returncode, done.stderr) == (0, "")
         assert values["collbench"] == __version__ and values["numpy"] == metadata.version("numpy")
         assert values["Python"].split()[0] == platform.python_version()
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        ).stdout.strip()
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
         assert values["commit"].partition(",")[0] == (head or "unknown")
+
+
+def git(folder: Path, *words: str) -> str:
+    line = ["git", "-c", "user.name=n", "-c", "user.email=e@localhost", *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+@pytest.mark.contract
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
+def test_a_checkout_has_its_commit_and_an_install_inside_it_that_of_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "collbench"
+    package.mkdir()
+    (package / "__init__.py").write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "Add a file")
+    git(tmp_path, "tag", "v1.0.0")
+    head = git(package, "rev-parse", "HEAD")
+    assert version.commit(package) == head
+    (package / "__init__.py").write_text("2\n")
+    assert version.commit(package) == f"{head}, modified"
+    installed = package / "venv/lib/site-packages/collbench"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(version, "COMMIT", "abc")
+    assert version.commit(installed) == "abc"
+    monkeypatch.setenv("PATH", "")  # without git
+    assert version.commit(package) == ""
 
 
 def imported(stderr: str) -> set[str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from collbench.cli.main import check_words
+from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget
 from collbench.measuring.tasks.cases import check_traffic
@@ -177,6 +179,26 @@ def test_repeated_names_count_once(request_of: Any) -> None:
 def test_a_command_has_only_the_options_of_its_operations(command: str, option: str, request_of: Any) -> None:
     with pytest.raises(UsageError, match=f"^{command} .* {option.split(maxsplit=1)[0]}: "):
         request_of(f"{command} {option}")
+
+
+def parsers() -> dict[str, Parser]:
+    found = {name: Parser() for name in ("report", "compare", "gate")}
+    found["report"].add_argument("--history")
+    found["compare"].add_argument("--history")
+    found["gate"].add_argument("--baseline")
+    found["gate"].add_argument("--base")
+    return found
+
+
+@pytest.mark.parametrize(("command", "word", "remedy"), [
+    ("gate", "--histroy", "--histroy (see"), ("report", "--hi", "did you mean --history?"),
+    ("report", "--histroy=3", "did you mean --history?"), ("gate", "--history", "--history: compare and report "),
+    ("report", "--baseline", "--baseline: gate "), ("gate", "basel", "'basel'"), ("gate", "-x8", "-x (see"),
+])  # fmt: skip
+def test_the_error_has_the_similar_option_or_the_command_that_has_it(command: str, word: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_words(command, [word], parsers())
+    assert remedy in str(caught.value)
 
 
 # --skew and --traffic become the traffic of the cases; a barrier has no options for data.

@@ -138,16 +138,16 @@ HEAD = """Inter-|   Receive                                                |  Tr
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
 """
 ROWS = "  eth0: 1000  10    1    2    0     0          0         0 2000      20    3    4    0     0       0          0\n"
-KNOWN = dict(zip(("rx_bytes", "rx_packets", "rx_errors", "rx_dropped"), (1000, 10, 1, 2), strict=True)) | dict(
-    zip(("tx_bytes", "tx_packets", "tx_errors", "tx_dropped"), (2000, 20, 3, 4), strict=True)
-)
+KNOWN = {
+    "rx_bytes": 1000, "rx_packets": 10, "rx_errors": 1, "rx_dropped": 2,
+    "tx_bytes": 2000, "tx_packets": 20, "tx_errors": 3, "tx_dropped": 4,
+}  # fmt: skip
 
 
 def machine(root: Path, table: str | bytes | None, *names: str) -> str:
     """Return a copied /sys with these interfaces, each with 7 bytes sent, and a table."""
     for name in names:
-        (root / "sys/class/net" / name / "statistics").mkdir(parents=True)
-        (root / "sys/class/net" / name / "statistics/tx_bytes").write_text("7\n")
+        interface(root, name, tx_bytes=7)
     if table is not None:
         (root / "proc/net").mkdir(parents=True)
         (root / "proc/net/dev").write_bytes(table if isinstance(table, bytes) else table.encode())

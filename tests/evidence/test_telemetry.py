@@ -61,19 +61,11 @@ def test_switched_off_it_reads_nothing():
 
 
 @pytest.mark.contract
-def test_a_process_without_nvml_samples_nothing_and_disturbs_no_process():
+def test_a_process_without_nvml_samples_nothing_and_only_whole_lines_are_taken_each_once():
     telemetry = Telemetry(1.0)
     telemetry._process.wait(30)
     telemetry.switch(True)
     assert telemetry.taken() == []
-    telemetry.close()
-    assert telemetry._process.returncode == 1
-
-
-@pytest.mark.contract
-def test_only_whole_lines_are_taken_and_each_once():
-    telemetry = Telemetry(1.0)
-    telemetry._process.wait(30)
     telemetry._lines.write(b'{"monotonic_s":1}\n{"mono')
     telemetry._lines.flush()
     assert (telemetry.taken(), telemetry.taken()) == ([{"monotonic_s": 1}], [])
@@ -81,3 +73,4 @@ def test_only_whole_lines_are_taken_and_each_once():
     telemetry._lines.flush()
     assert telemetry.taken() == [{"monotonic_s": 2}]
     telemetry.close()
+    assert telemetry._process.returncode == 1
