@@ -1,7 +1,5 @@
 """collbench backends: each backend with its version, or the reason why it is not available and how to install it."""
 
-from __future__ import annotations
-
 import json
 import os
 from importlib.metadata import version

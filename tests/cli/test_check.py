@@ -1,7 +1,5 @@
 """`collbench check` in real runs: each outcome with its exit code, for runs that succeed, fail or hang."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Usage errors of the command line, each with the command line that ends so, and the few that depend on the ranks of a launch."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex
@@ -134,7 +132,7 @@ WORDS: dict[str, tuple[Call, str]] = {
         "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: "
         "--ranks-per-node 1); without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails (export "
         "SLURM_KILL_BAD_EXIT=1 has the same effect, and removes this note)"),
-    "processes for GPUs, a single task": (advised(replace(SRUN, advice=(SINGLE_TASK,))),
+    "processes for GPUs, a single task": (advised(replace(SRUN, ranks=1, advice=(SINGLE_TASK,))),
         "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: "
         "--ranks-per-node 1)"),
     "processes for GPUs, pod": (advised(replace(SRUN, launcher="kubernetes")),

@@ -1,7 +1,5 @@
 """The configuration file: precedence, errors with their place, and what run.json stores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,9 +35,8 @@ def test_the_file_has_the_lowest_precedence(asked: Any) -> None:
     assert (asked("allreduce", text).sweep.sizes, asked("allreduce", text).check) == ((8, 1024), 0)
     assert asked("allreduce", text, COLLBENCH_MAX_TIME="5").budget.max_time_s == 5
     assert asked("allreduce --max-time 4", text, COLLBENCH_MAX_TIME="5").budget.max_time_s == 4
-    assert (
-        asked("allreduce --no-config", text).budget.max_time_s == asked("allreduce", text, COLLBENCH_NO_CONFIG="1").budget.max_time_s == 5
-    )
+    assert asked("allreduce --no-config", text).budget.max_time_s == 5
+    assert asked("allreduce", text, COLLBENCH_NO_CONFIG="1").budget.max_time_s == 5
     assert asked("allreduce -b 16 -e 32", text).sweep.sizes == (16, 32)
     assert asked("allreduce --out-of-place", "in-place = true").sweep.in_place is False
 

@@ -1,7 +1,5 @@
 """collbench doctor and collbench explain, from the command line to the exit code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

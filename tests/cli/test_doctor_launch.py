@@ -1,7 +1,5 @@
 """`collbench doctor --launch` as a process: with this Python's MPI, in real launches, and with other options."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -41,14 +39,6 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[1:first], words[first:]
 
 
-def stand_in(folder: Path, said: str) -> str:
-    """Return a PATH in which mpiexec is a test double that prints this as its version."""
-    folder.mkdir()
-    (folder / "mpiexec").write_text(f"#!/bin/sh\nprintf '%s\\n' {shlex.quote(said)}\n")
-    (folder / "mpiexec").chmod(0o755)
-    return str(folder)
-
-
 @with_mpich
 class TestThisShell:
     def test_the_launcher_and_library_of_this_shell(self, tmp_path: Path) -> None:
@@ -62,7 +52,11 @@ class TestThisShell:
         assert f"  {OVER_MPI} " in done.stdout and " mpirun -n 2 collbench allreduce --backend mpi\n" in done.stdout
 
     def test_an_mpiexec_of_another_mpi_first_in_path_is_severe(self, tmp_path: Path) -> None:
-        path = stand_in(tmp_path / "bin", "mpirun (Open MPI) 5.0.11")
+        other = tmp_path / "bin" / "mpiexec"
+        other.parent.mkdir()
+        other.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+        other.chmod(0o755)
+        path = str(other.parent)
         done = run_here(tmp_path, *DOCTOR, env={"PATH": path})
         assert (done.returncode, done.stderr) == (1, "")
         (problem,) = [line for line in done.stdout.splitlines() if line.startswith("severe: ")]

@@ -1,7 +1,5 @@
 """Defaults and options on hosts with GPUs; no GPU is needed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

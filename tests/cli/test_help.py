@@ -1,7 +1,5 @@
 """The text of --help, byte for byte (COLLBENCH_GOLDEN=1 writes it), --version, and the imports of a start."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """--launches N and --gdr-check: N starts, each with its own run, and one table; several starts under a launcher, combined by report."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -163,9 +161,8 @@ def test_the_sides_alternate_and_only_one_runs_without_gpudirect(
     ]  # fmt: skip
     assert said.out.startswith("A: with-gdr ") and "B: without-gdr " in said.out
     assert said.out.splitlines()[-1] == VERDICT
-    assert verdicts == [
-        ([both / "with-gdr/launch-1", both / "with-gdr/launch-2"], [both / "without-gdr/launch-1", both / "without-gdr/launch-2"])
-    ]
+    a, b = ([both / side / f"launch-{number}" for number in (1, 2)] for side in ("with-gdr", "without-gdr"))
+    assert verdicts == [(a, b)]
 
 
 def test_with_json_the_verdict_goes_to_stderr(tmp_path: Path, verdicts: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

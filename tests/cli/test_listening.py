@@ -1,7 +1,5 @@
 """The time left that is shown while a run measures."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

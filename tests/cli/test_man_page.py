@@ -1,7 +1,5 @@
 """The manual page, which `tools/man_page` makes from the parsers when a wheel is built."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

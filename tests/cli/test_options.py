@@ -1,7 +1,5 @@
 """Options become the request; COLLBENCH_* variables set the options that are not typed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -85,9 +83,8 @@ def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
     done = run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--format", "json", env=UNSET)
     assert [json.loads(line)["size_bytes"] for line in done.stdout.splitlines()][-1] == 64 * M
     assert "8 cases share 8 s of --total-time" in done.stderr
-    assert (
-        "24 cases × 5 s of --max-time" in run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--full", env=UNSET).stdout
-    )
+    full = run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--full", env=UNSET)
+    assert "24 cases × 5 s of --max-time" in full.stdout
 
 
 @pytest.mark.parametrize("line", [line_of_command(line) for line in ("allreduce", "p2p", "barrier", "run quick", "pairs")])
@@ -112,9 +109,8 @@ def test_the_short_forms_of_nccl_tests(request_of: Any) -> None:
 def test_the_long_forms(request_of: Any) -> None:
     request = request_of(
         "p2p --sizes 8,1K --backend simulated --dtype bfloat16 --mode pipelined --buffers rotating --out-of-place --window 8 --iterations 4"
-        " --launches 4"
-        " --device cuda --telemetry 2.5 --evidence off"
-        " --warmup 0 --precision 2 --max-time 0.5 --check 0 --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
+        " --launches 4 --device cuda --telemetry 2.5 --evidence off --warmup 0 --precision 2 --max-time 0.5 --check 0"
+        " --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
     )
     sweep, budget = request.sweep, request.budget
     assert (sweep.sizes, sweep.mode, sweep.buffers, sweep.in_place, sweep.window) == ((8, K), "pipelined", "rotating", False, 8)
@@ -240,28 +236,24 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
             asked(f"barrier {option}")
 
 
-def world(*names: list[str]) -> Any:
-    """Return ranks that have traffic of these names."""
-    members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
+def test_all_ranks_need_the_same_file_and_exchange_nothing_if_no_traffic_is_uneven() -> None:
+    asked: list[str] = []
+    names = [["m:11111111"], ["m:11111111"], ["m:22222222"]]
+    members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(3)]
 
     def refuse(reason: str) -> None:
         raise UsageError(reason)
 
-    return SimpleNamespace(allgather=lambda mine, what: list(names), members=members, refuse=refuse)
+    def world(ranks: int) -> Any:
+        return SimpleNamespace(allgather=lambda mine, what: asked.append(what) or names[:ranks], members=members, refuse=refuse)
 
-
-def test_all_ranks_need_the_same_file() -> None:
-    mine = Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=Traffic("m:11111111", matrix=((1.0,),)))
-    check_traffic(mine, world(["m:11111111"], ["m:11111111"]))
-    with pytest.raises(UsageError) as refused:
-        check_traffic(mine, world(["m:11111111"], ["m:11111111"], ["m:22222222"]))
-    assert all(value in str(refused.value) for value in ("rank 2 (node2, pid 2)", "m:22222222", "m:11111111"))
-
-
-def test_ranks_exchange_nothing_if_no_traffic_is_uneven() -> None:
-    asked: list[str] = []
-    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace(allgather=lambda _, what: asked.append(what)))  # type: ignore[arg-type]
+    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), world(3))
     assert asked == []
+    mine = Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=Traffic("m:11111111", matrix=((1.0,),)))
+    check_traffic(mine, world(2))
+    with pytest.raises(UsageError) as refused:
+        check_traffic(mine, world(3))
+    assert all(value in str(refused.value) for value in ("rank 2 (node2, pid 2)", "m:22222222", "m:11111111"))
 
 
 # --split from the command line to the row, on virtual ranks and on real MPI and Gloo.

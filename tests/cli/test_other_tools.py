@@ -1,7 +1,5 @@
 """Commands and options of nccl-tests, OSU and mpirun are translated, or rejected with the equivalent."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path
@@ -40,9 +38,8 @@ def test_every_option_of_nccl_tests_is_covered() -> None:
 
 
 def test_what_the_options_of_nccl_tests_mean() -> None:
-    found = parsed(
-        "all_reduce_perf --minbytes 8 --maxbytes=1M --stepfactor 4 --iters 7 --warmup_iters=2 --op max --datatype half --ngpus 2"
-    )
+    line = "all_reduce_perf --minbytes 8 --maxbytes=1M --stepfactor 4 --iters 7 --warmup_iters=2 --op max --datatype half --ngpus 2"
+    found = parsed(line)
     assert (found.minimum, found.maximum, found.factor, found.iterations, found.warmup) == ("8", "1M", "4", 7, 2)
     assert (found.redop, found.dtype, found.gpus_per_process) == (["max"], ["half"], 2)
     assert [parsed(f"allreduce {words}").mode for words in ("", "-z 0", "-z 3", "-G 0", "-G 5")] == [None, None, "isolated", None, "graph"]

@@ -1,9 +1,6 @@
 """Output streams: data goes to stdout, notes to stderr, colour and a live line only to a terminal."""
 
-from __future__ import annotations
-
 import codecs
-import csv
 import fcntl
 import io
 import json
@@ -36,22 +33,6 @@ def test_json_equals_the_stored_rows(tmp_path: Path) -> None:
     assert sorted(json.loads(line)["size_bytes"] for line in done.stdout.splitlines()) == [8, 1024]
 
 
-def test_csv_has_a_line_per_row(tmp_path: Path) -> None:
-    done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "csv")
-    rows, stored = list(csv.DictReader(io.StringIO(done.stdout))), read_run(tmp_path / "run").rows
-    assert sorted((row["operation"], int(row["size_bytes"])) for row in rows) == [("allreduce", 8), ("allreduce", 1024)]
-    assert [float(row["busbw_bytes_per_s"]) for row in rows] == [row.busbw_bytes_per_s for row in stored]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nccl_tests_has_its_columns(backend: str, tmp_path: Path) -> None:
-    done = run(tmp_path, *SHORT, "--backend", backend, "--format", "nccl-tests")
-    lines = [line.split() for line in done.stdout.splitlines() if line and not line.startswith("#")]
-    assert [words[:5] for words in lines] == [["8", "2", "float", "sum", "-1"], ["1024", "256", "float", "sum", "-1"]]
-    assert [len(words) for words in lines] == [13, 13]
-    assert not CONTROL.search(done.stdout + done.stderr)
-
-
 def by_size(lines: str) -> dict[int, dict[str, Any]]:
     """Return rows of JSON lines by their size."""
     return {row["size_bytes"]: row for row in map(json.loads, lines.splitlines())}
@@ -75,14 +56,6 @@ def test_a_table_goes_to_stdout_and_notes_to_stderr(backend: str, tmp_path: Path
         assert evidence | row.pop("evidence") == evidence
         assert reported[size] | row == reported[size]
     assert reported.keys() == stored.keys()
-
-
-@pytest.mark.parametrize(("options", "variables", "colored"), [
-    ([], {"FORCE_COLOR": "1"}, True), ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), (["--color", "always"], {"NO_COLOR": "1"}, True),
-])  # fmt: skip
-def test_colour_into_a_pipe(options: list[str], variables: dict[str, str], colored: bool, tmp_path: Path) -> None:
-    done = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", *options, env=variables)
-    assert (done.returncode, "\x1b[1m" in done.stdout) == (0, colored)
 
 
 def test_the_default_run_folder(tmp_path: Path) -> None:
@@ -165,9 +138,8 @@ def test_a_terminal_shows_at_once_what_happens_before_the_first_case(tmp_path: P
     pytest.importorskip("mpi4py")
     terminal = Terminal(tmp_path, *SHORT, "--backend", "mpi")
     assert terminal.end() == 0
-    started, opening, reading, first = (
-        terminal.seen.index(text) for text in ("starting 2 ranks…", "opening mpi on 2 ranks…", "reading the hardware…", "0/2")
-    )
+    texts = ("starting 2 ranks…", "opening mpi on 2 ranks…", "reading the hardware…", "0/2")
+    started, opening, reading, first = (terminal.seen.index(text) for text in texts)
     assert started < terminal.seen.index("\x1b[2K", started) < opening < reading < first
 
 

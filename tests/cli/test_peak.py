@@ -1,7 +1,5 @@
 """collbench peak: hardware from options and files, text and JSON, and bad input as one sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
 from tests.peak.made import call_peak
 
-FIGURES = ("42.0 of 48.0 GB/s: ", "88 %", "65 %", "64.6 GB/s")
 FOUR = ("--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
 TWO = ("--nodes", "2", "--gpus-per-node", "8", "--nic")
 XML = """<system version="1"><cpu numaid="0" affinity="f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
@@ -27,14 +24,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "nccl-topo.xml"
     path.write_text(XML.format(gpus="".join(GPU.format(bus=bus, index=i) for i, bus in enumerate(("10", "11")))))
     return path
-
-
-def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call_peak("allreduce", *FOUR, "--measured", "42") == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert all(figure in printed[0] for figure in FIGURES)
-    assert any("NIC 4×100 Gb/s (--nic)" in line for line in printed)
-    assert any("NCCL's constants" in line and "96 %" in line for line in printed)
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,18 +97,6 @@ def test_figures_of_a_line(argv: tuple[str, ...], figures: tuple[str, ...], caps
     printed = capsys.readouterr().out
     assert printed.startswith(figures[0])
     assert all(figure in printed for figure in figures)
-
-
-def test_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call_peak("allreduce", "--from", str(file), "--nodes", "2")
-    first, second = capsys.readouterr().out.splitlines()[:2]
-    assert (
-        first.startswith("16.6 GB/s expected (tree)") and "18.8 GB/s" in first and "NIC 1×100 Gb/s" in second and "nccl-topo.xml" in second
-    )
-    call_peak("allreduce", "--from", str(file))
-    assert capsys.readouterr().out.splitlines()[0] == "240 GB/s expected (ring), 300 GB/s hard limit"
-    call_peak("allreduce", "--from", str(file), "--nodes", "2", "--nic", "8x400Gb")
-    assert "PCIe Gen4 x16 of 2 GPUs" in capsys.readouterr().out
 
 
 def test_more_gpus_than_the_file_has(file: Path) -> None:

@@ -1,7 +1,5 @@
 """`--quiet` prints results and errors only: no notes, no quality, no next command, nothing on stderr."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`collbench report` of folders that are empty, cut, altered or of another version: one sentence each, and the rest is printed."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,6 +1,4 @@
-"""--resume on the command line: after a kill, and with options that contradict it."""
-
-from __future__ import annotations
+"""--resume on the command line: after a kill, and of what has nothing left."""
 
 import csv
 import json
@@ -18,36 +16,30 @@ from tests.conftest import line_of_command, needs_command, needs_plugin, sample
 
 pytestmark = pytest.mark.system
 
-SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
-
-
 QUICK = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,16", "--max-time", "0.01", "--out", "run")
+REQUEUED = (*QUICK, "--dtype", "float64")
 
 
-def test_a_requeued_command_starts_its_run_and_then_resumes_it(tmp_path: Path) -> None:
-    first = run(tmp_path, *QUICK, "--resume-if-exists", "--format", "json")
+@pytest.mark.parametrize(("words", "variables"), [
+    (("--resume", "run"), {}), (("--resume=run",), {}), (("allreduce", "--resume", "run", "--quiet"), {}),
+    (REQUEUED, {"COLLBENCH_RESUME_IF_EXISTS": "1"}),
+])  # fmt: skip
+def test_a_run_is_resumed_with_its_own_options_or_by_its_requeued_command(
+    words: tuple[str, ...], variables: dict[str, str], tmp_path: Path
+) -> None:
+    first = run(tmp_path, *REQUEUED, "--resume-if-exists", "--format", "json")
+    assert (first.returncode, len(first.stdout.splitlines())) == (0, 2)
     cases = tmp_path / "run" / "cells.jsonl"
     before = cases.read_text().splitlines()
     cases.write_text(before[0] + "\n")
-    again = run(tmp_path, *QUICK, "--format", "json", env={"COLLBENCH_RESUME_IF_EXISTS": "1"})
-    assert (first.returncode, again.returncode, len(first.stdout.splitlines()), len(again.stdout.splitlines())) == (0, 0, 2, 2)
-    assert "run has 1 of 2 cases" in again.stderr
-    assert cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize("words", [("--resume", "run"), ("--resume=run",), ("allreduce", "--resume", "run", "--quiet")])
-def test_a_run_is_resumed_with_its_own_options(words: tuple[str, ...], tmp_path: Path) -> None:
-    assert run(tmp_path, *QUICK, "--dtype", "float64").returncode == 0
-    cases = tmp_path / "run" / "cells.jsonl"
-    before = cases.read_text().splitlines()
-    cases.write_text(before[0] + "\n")
-    done = run(tmp_path, *words, "--format", "json")
+    done = run(tmp_path, *words, "--format", "json", env=variables)
     assert done.returncode == 0, done.stderr
+    assert ("run has 1 of 2 cases" in done.stderr) == ("--quiet" not in words)
     rows = [json.loads(line) for line in cases.read_text().splitlines()]
     assert [row["dtype"] for row in rows] == ["float64"] * 2 and {row["size_bytes"] for row in rows} == {8, 16}
     assert len(done.stdout.splitlines()) == 2
-    again = run(tmp_path, *words)
+    again = run(tmp_path, *words, env=variables)
     assert again.returncode == 0 and cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
 
 
@@ -115,7 +107,10 @@ def test_a_killed_run_can_be_resumed(tmp_path: Path, file: str, backend: str, ra
     killed = start(tmp_path, *line, "--out", "run", env=UNBRIEF)
     records = tmp_path / "run" / file
     until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 2, "two records")
-    started = running(tmp_path) if victim == "parent" else [ranks_of(tmp_path)[int(victim.split()[1])]]
+    started = running(tmp_path)
+    if victim != "parent":
+        rank_map = json.loads((tmp_path / "run" / "run.json").read_text())["rank_map"]
+        started = [rank_map[int(victim.split()[1])]["pid"]]
     for pid in started:
         with suppress(ProcessLookupError):  # ranks end with their parent
             os.kill(pid, signal.SIGKILL)
@@ -139,14 +134,8 @@ def test_a_killed_run_can_be_resumed(tmp_path: Path, file: str, backend: str, ra
 
 def measured_columns(text: str) -> list[list[tuple[str, str]]]:
     """Return the rows of a CSV, sorted, without the expected times, which only a finished run has."""
-    return sorted(
-        [(name, value or "") for name, value in row.items() if "expected_time" not in name] for row in csv.DictReader(text.splitlines())
-    )
-
-
-def ranks_of(folder: Path) -> list[int]:
-    """Return the process of each rank."""
-    return [place["pid"] for place in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
+    rows = csv.DictReader(text.splitlines())
+    return sorted([(name, value or "") for name, value in row.items() if "expected_time" not in name] for row in rows)
 
 
 @pytest.mark.parametrize("command", [line_of_command(line) for line in ("pairs", "hunt", "workload fsdp --model 1M")])

@@ -1,7 +1,5 @@
 """`collbench run`: a suite becomes one launch; a typed option wins over the environment, and that over the suite."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """No table and no sentence of a command is wider than the terminal, on stored runs; a pipe gets every column."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

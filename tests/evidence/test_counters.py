@@ -1,7 +1,5 @@
 """Counters of a host at two moments: what grew, what is unknown, and which ranks' bytes leave the host."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

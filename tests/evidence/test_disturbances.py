@@ -1,7 +1,5 @@
 """What disturbed the network while a case was measured: counts by host, flags, and one sentence about stalls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

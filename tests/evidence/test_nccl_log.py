@@ -1,7 +1,5 @@
 """NCCL's log: only connection lines prove a path; everything else shows what could be used; what starts becomes typed facts."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import tracemalloc
@@ -260,9 +258,8 @@ def test_a_compressed_truncated_log_with_crlf(tmp_path: Path) -> None:
 
 def test_a_log_of_many_blocks(tmp_path: Path) -> None:
     lines = 30_000
-    (tmp_path / "nccl.log").write_text(
-        "".join(f"n1:1:2 [0] NCCL INFO Channel {i % 32:02d}/0 : {i}[0] -> 7[7] via P2P/CUMEM\n" for i in range(lines))
-    )
+    text = "".join(f"n1:1:2 [0] NCCL INFO Channel {i % 32:02d}/0 : {i}[0] -> 7[7] via P2P/CUMEM\n" for i in range(lines))
+    (tmp_path / "nccl.log").write_text(text)
     found = read_file(tmp_path / "nccl.log")
     assert (found.transports, found.hosts) == ({"P2P/CUMEM": lines}, ("n1",))
     (connection_lines,) = found.connections.values()

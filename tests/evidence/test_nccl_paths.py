@@ -1,7 +1,5 @@
 """A rank's own log of NCCL, the state of GPUDirect RDMA in a run, and NCCL's RAS, which is queried before an abort."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -170,10 +168,8 @@ def facts(host: str, *messages: str, env: dict[str, str]) -> dict[str, object]:
 
 def test_the_ranks_together(env: dict[str, str]) -> None:
     staged = [line.replace("/GDRDMA", "").replace("NET/IB/0", "NET/IB/1").replace("[0]mlx5_0", "[1]mlx5_4") for line in PATHS]
-    found = together(
-        [facts("node1", *PATHS, CHOICE, env=env), facts("node2", *staged, CHOICE, env=env), {"host": "node3", "why": "no log"}]
-    )
-    assert found == {
+    of_hosts = [facts("node1", *PATHS, CHOICE, env=env), facts("node2", *staged, CHOICE, env=env), {"host": "node3", "why": "no log"}]
+    assert together(of_hosts) == {
         "processes": 3, "told": 2, "why": "no log", "versions": [], "nets": ["IB"],
         "transports": {"NET/IB/0/GDRDMA": 2, "P2P/CUMEM": 2, "NET/IB/1": 2},
         "channels": {"NET/IB/0/GDRDMA": [0], "NET/IB/1": [0], "P2P/CUMEM": [0]},
@@ -286,11 +282,7 @@ def fake_ras_server(
                 if command.endswith("STATUS"):
                     lines.write(said)
                     break
-                replies = {
-                    "CLIENT PROTOCOL 2": greeting,
-                    "TIMEOUT 1": "OK",
-                    "SET FORMAT JSON": "OK" if knows_json else "ERROR: Unknown command",
-                }
+                replies = {"CLIENT PROTOCOL 2": greeting, "TIMEOUT 1": "OK", "SET FORMAT JSON": "OK" if knows_json else "ERROR: Unknown"}
                 lines.write(replies[command] + "\n")
                 lines.flush()
 

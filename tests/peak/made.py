@@ -1,7 +1,5 @@
 """Machines made by hand from facts, for the tests of ceilings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,10 +13,8 @@ GEN3, GEN4, GEN5 = PcieLink(8.0, 16), PcieLink(16.0, 16), PcieLink(32.0, 16)
 
 def gpus(count: int, architecture: str | None = "sm_80", model: str | None = None) -> tuple[Gpu, ...]:
     """GPUs 0000:10:00.0, 0000:11:00.0, …"""
-    return tuple(
-        Gpu(key=f"0000:{16 + i:02x}:00.0", index=i, address=f"0000:{16 + i:02x}:00.0", architecture=architecture, model=model)
-        for i in range(count)
-    )
+    places = [f"0000:{16 + i:02x}:00.0" for i in range(count)]
+    return tuple(Gpu(key=place, index=i, address=place, architecture=architecture, model=model) for i, place in enumerate(places))
 
 
 def endpoints(some: Iterable[Gpu], link: PcieLink = GEN4, parent: str | None = None) -> tuple[PciDevice, ...]:

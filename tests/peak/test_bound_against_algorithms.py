@@ -5,8 +5,6 @@ everything overlaps, so an algorithm takes as long as its busiest link. Parts of
 fictitious play, in which the best answer to the links' prices is added in each turn; each mixture is itself an algorithm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -119,14 +117,10 @@ def on_tree(operation: str, edge: tuple[int, int], tree: list[tuple[int, int]], 
     before = side_of(edge, tree)
     behind = 1 - len(before) / count
     return {
-        "allreduce": 1.0,
-        "allgather": 1 - behind,
-        "reducescatter": behind,
-        "broadcast": float(0 in before),
-        "reduce": float(0 not in before),
-        "gather": 0.0 if 0 in before else 1 - behind,
-        "scatter": behind if 0 in before else 0.0,
-    }[operation]
+        "allreduce": 1.0, "allgather": 1 - behind, "reducescatter": behind,
+        "broadcast": float(0 in before), "reduce": float(0 not in before),
+        "gather": 0.0 if 0 in before else 1 - behind, "scatter": behind if 0 in before else 0.0,
+    }[operation]  # fmt: skip
 
 
 def traffic(operation: str, count: int) -> Iterator[dict[tuple[int, int], float]]:

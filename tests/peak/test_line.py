@@ -1,6 +1,4 @@
-"""A rate beside its ceilings, as people read it; what may be typed for hardware; and the words of what is wrong."""
-
-from __future__ import annotations
+"""A rate beside its ceilings, as people read it, and what may be typed for hardware."""
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +8,6 @@ from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.comparison import headline, lines
 from collbench.machine.peak.limits import NicLimit, PcieLimit, limited_by
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie
-from tests.helpers import Call, said
 from tests.peak.made import gpus, wired
 
 FOUR = Job((node_from_user(8, UserOverride((4, 100e9), 150e9)),) * 4)
@@ -109,22 +106,6 @@ def test_rates_that_no_hardware_has(text):
         parse_gigabytes("--nvlink", text)
 
 
-WORDS: dict[str, tuple[Call, str]] = {
-    "links of a host": (lambda: limited_by((PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))),
-        "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"),
-    "not a number of NICs": (lambda: parse_nic("4x"),
-        "--nic '4x' is not a valid number of NICs and rate: use e.g. 4x100Gb/s (bits) or 4x12.5GB/s (bytes), at most 10000 Gb/s"),
-    "not a PCIe link": (lambda: parse_pcie("gen7x16"),
-        "--pcie 'gen7x16' is not a valid PCIe link: use generation (1 to 6) and lanes, such as gen4x16"),
-    "not a rate": (lambda: parse_gigabytes("--nvlink", "fast"),
-        "--nvlink 'fast' is not a valid rate: use GB/s, a number above 0 and at most 100000"),
-    "not an operation": (lambda: ceilings("sort", FOUR),
-        "no ceiling is known for 'sort': write one of allreduce, allgather, reducescatter, broadcast, reduce, scan, hypercube, "
-        "alltoall, alltoallv, barrier, gather, scatter, sendrecv, p2p, multipair, allgatherv, gatherv, scatterv, reducescatterv, "
-        "put, get, accumulate, neighbor-allgather, neighbor-alltoall, init, exscan"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
-    assert said(call) == text
+def test_links_of_a_host_are_named_with_it():
+    limits = (PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))
+    assert limited_by(limits) == "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"

@@ -31,13 +31,6 @@ def test_every_row_has_a_source(section, row):
         assert (getattr(row, other, None) or "https://").startswith("https://")
 
 
-def test_nvlink_sharp_needs_hopper_or_newer():
-    """NCCL v2.30.7 src/graph/tuning.cc line 139, and one of 16 channels without data."""
-    shares = {architecture: row.nvls_share for row in rates().nvlink for architecture in row.architectures}
-    assert shares["sm_80"] is None
-    assert (shares["sm_90"], shares["sm_100"]) == (pytest.approx(0.85 * 15 / 16), pytest.approx(0.74 * 15 / 16))
-
-
 @pytest.mark.parametrize(("gb", "reduces", "architecture", "links"), [
     (450, False, "sm_90", 18), (900, False, "sm_100", 18), (300, False, "sm_80", 12), (150, False, "sm_70", 6), (80, False, "sm_60", 4),
     (200, False, "sm_80", 8), (200, True, "sm_90", 8), (50, False, "sm_70", 2), (425, False, "sm_90", 17), (440, False, "sm_90", None),
@@ -84,9 +77,7 @@ def test_pcie_after_line_coding(speed, x1, x16, nccl):
     assert row.nccl_bytes_per_s(16) == nccl * 1e9
 
 
-def test_amds_links():
-    assert {name: xgmi(name).gb_per_s for name in ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950")} == {
-        "gfx906": 46.0, "gfx908": 46.0, "gfx90a": 50.0, "gfx942": 64.0, "gfx950": 76.8}  # fmt: skip
+def test_unknown_amd_gpus_have_no_known_links():
     assert xgmi("gfx1030") is None and xgmi(None) is None
 
 

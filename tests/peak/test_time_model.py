@@ -29,10 +29,6 @@ def call(*argv):
     return call_peak("allreduce", "--gpus-per-node", "8", "--nvlink", "450", *argv)
 
 
-def time_of(size, operation="allreduce", **of):
-    return expected_times(operation, job(**of), [size])[0]
-
-
 @pytest.mark.parametrize(("case", "of", "microseconds", "how"), [
     # 6.6 + 14 hops of 0.6, and 1 KiB·1.75 at LL's most on one node of H100, 141 GB/s
     ((K, "allreduce"), {}, 6.6 + 14 * 0.6 + K * 1.75 / 141e3, "ring/LL"),
@@ -120,7 +116,7 @@ def test_many_racks_read_as_not_saturated(capsys, tmp_path):
     sentence = "not saturated: 16 GiB is 11.4 MiB for each of 1,440 ranks, with which a ring reaches 83 % of its rate by NCCL's model"
     assert sentence in " ".join(capsys.readouterr().out.split())
     assert sentence in page.read_text().replace("&#39;", "'")
-    one = time_of(16 * G, nodes=360, gpus=4, nvlink=900, nic="4x400Gb", domain=72)
+    (one,) = expected_times("allreduce", job(nodes=360, gpus=4, nvlink=900, nic="4x400Gb", domain=72), [16 * G])
     latency_s = 14e-6 + (2 * 1439 - 2 * 19) * 1.9e-6 + 2 * 19 * 4e-6
     moved_s = 16 * G * 2 * 1439 / 1440 / 732e9
     assert one.ring_percent == pytest.approx(100 * moved_s / (moved_s / 0.92 + latency_s), rel=1e-3)

@@ -40,14 +40,12 @@ def typed(node):
         return None
     if isinstance(nics, NicLimit) and (len(nics.ports) > 1 or nics.slots or nics.interface):
         return None
-    return node_from_user(
-        node.gpus,
-        UserOverride(
-            nic=nics.ports[0] if isinstance(nics, NicLimit) else None,
-            nvlink=node.injection.bytes_per_s if isinstance(inside, GpuLinkLimit) else None,
-            pcie=gen(pcie.generation, pcie.lanes, "--pcie") if isinstance(pcie, PcieLimit) else None,
-        ),
+    given = UserOverride(
+        nic=nics.ports[0] if isinstance(nics, NicLimit) else None,
+        nvlink=node.injection.bytes_per_s if isinstance(inside, GpuLinkLimit) else None,
+        pcie=gen(pcie.generation, pcie.lanes, "--pcie") if isinstance(pcie, PcieLimit) else None,
     )
+    return node_from_user(node.gpus, given)
 
 
 PROBED = probed_nodes()

@@ -1,7 +1,5 @@
 """Links above PCIe switches: which traffic passes them, and which limit follows."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
