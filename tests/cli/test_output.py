@@ -18,7 +18,7 @@ import pytest
 
 from collbench.cli import main
 from collbench.results.reader import read_run
-from tests.cli.command import PROGRAM, ROOT, environment, one_sentence, run, running, until
+from tests.cli.command import PROGRAM, ROOT, environment, run, running, until
 
 pytestmark = [pytest.mark.contract, pytest.mark.long]
 
@@ -56,33 +56,6 @@ def test_a_table_goes_to_stdout_and_notes_to_stderr(backend: str, tmp_path: Path
         assert evidence | row.pop("evidence") == evidence
         assert reported[size] | row == reported[size]
     assert reported.keys() == stored.keys()
-
-
-def test_the_default_run_folder(tmp_path: Path) -> None:
-    plain = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
-    assert run(tmp_path, "p2p", "--sizes", "8", "--backend", "simulated", env=plain).returncode == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"\d{8}T\d{6}Z-p2p-[0-9a-f]{6}", folder.name)
-    found = read_run(folder)
-    assert (found.finished, found.info["exit_code"], found.info["command"]) == (
-        True, 0, ["collbench", "p2p", "--ranks", "2", "--sizes", "8", "--backend", "simulated"],
-    )  # fmt: skip
-    assert {row.operation for row in found.rows} == {"p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
-
-
-def test_only_na_rows_are_an_error_and_some_are_not(tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py")
-    some = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "mpi", "--redop", "sum,avg", "--out", "some")
-    assert (some.returncode, {row.redop: bool(row.na) for row in read_run(tmp_path / "some").rows}) == (0, {"sum": False, "avg": True})
-    every = run(tmp_path, "p2p", "--sizes", "8", "--backend", "mpi", "--in-place", "--out", "every")
-    assert one_sentence(every).startswith("no case can be measured: p2p_latency has no in-place form")
-    assert not (tmp_path / "every").exists()
-
-
-def test_sizes_are_rounded_to_whole_elements_with_a_note(tmp_path: Path) -> None:
-    done = run(tmp_path, "allreduce", "--sizes", "10,1001", "--backend", "simulated", "--out", "run")
-    assert done.returncode == 0 and "rounded" in done.stderr
-    assert {(row.size_bytes, "size_rounded" in row.flags) for row in read_run(tmp_path / "run").rows} == {(8, True), (1000, True)}
 
 
 class Terminal:
@@ -141,15 +114,6 @@ def test_a_terminal_shows_at_once_what_happens_before_the_first_case(tmp_path: P
     texts = ("starting 2 ranks…", "opening mpi on 2 ranks…", "reading the hardware…", "0/2")
     started, opening, reading, first = (terminal.seen.index(text) for text in texts)
     assert started < terminal.seen.index("\x1b[2K", started) < opening < reading < first
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_a_terminal_without_colour(variables: dict[str, str], tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, *SHORT, "--backend", "simulated", **variables)
-    assert terminal.end() == 0 and "allreduce" in terminal.seen
-    assert "\x1b[1m" not in terminal.seen
-    assert ("\x1b" in terminal.seen) == (variables.get("TERM") != "dumb")
 
 
 @pytest.mark.timeout(60)

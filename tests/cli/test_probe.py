@@ -37,17 +37,6 @@ def test_this_machine_without_importing_torch_or_mpi(tmp_path: Path) -> None:
     assert done.stdout.startswith(socket.gethostname()) and "NUMA node 0" in done.stdout and "findings: " in done.stdout
 
 
-def test_json_reads_back(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "probe", "--format", "json", env=ALONE)
-    document = json.loads(done.stdout)
-    (machine,) = document["machines"]
-    assert (document["schema"], document["differences"]) == (1, [])
-    assert {"hostname", "cpus", "numa_nodes", "gpus", "nics", "links", "findings"} <= set(machine)
-    (tmp_path / "probe.json").write_text(done.stdout)
-    again = json.loads(run_here(tmp_path, "probe", "--from", "probe.json", "--format", "json").stdout)
-    assert again["machines"][0]["system"] == machine["system"] and again["machines"][0]["nics"] == machine["nics"]
-
-
 def test_a_cluster_from_a_file_that_an_option_or_a_variable_names(tmp_path: Path, cluster: str) -> None:
     done = run_here(tmp_path, "probe", "--from", cluster)
     assert done.returncode == 0 and done.stdout.startswith("4 nodes: ")

@@ -62,16 +62,6 @@ def test_a_finished_run_is_shown_without_a_start(
         assert "run has 2 cases: nothing is left to measure" in done.stderr and path.read_text() == json.dumps(info)
 
 
-def test_other_options_are_named_with_the_command_that_resumes(tmp_path: Path) -> None:
-    assert run(tmp_path, *QUICK).returncode == 0
-    for more in ((), ("--dry-run",)):
-        done = run(tmp_path, *QUICK[:-4], "--max-time", "0.05", "--resume", "run", *more)
-        assert done.returncode == 2 and one_sentence(done)
-        assert "--max-time was 0.01 and is 0.05" in done.stderr and "`collbench --resume run`" in done.stderr
-    other = run(tmp_path, "p2p", "--resume", "run")
-    assert other.returncode == 2 and one_sentence(other) and "`collbench allreduce`" in other.stderr
-
-
 @pytest.mark.parametrize("command", [["trace", "--", "touch", "made"], ["kernels"], ["no-command"], [], [7], "allreduce"])
 def test_a_command_that_does_not_measure_is_not_run_from_a_folder(command: object, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
