@@ -75,8 +75,7 @@ def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, see
 
 @pytest.mark.parametrize(("asked", "number", "info", "ranks"), [
     (request("nccl"), 8, ALONE, 8), (request("nccl", gpus_per_process=2), 8, ALONE, 4), (request("nccl", gpus_per_process=8), 8, ALONE, 1),
-    (request("nccl"), 1, ALONE, 1), (request("mpi"), 8, ALONE, 1),
-    (request("nccl"), 8, LaunchInfo("srun", 0, 16, 0, 8, "tcp://h", "t"), 1),
+    (request("nccl"), 1, ALONE, 1), (request("mpi"), 8, ALONE, 1), (request("nccl"), 8, LaunchInfo("srun", 0, 16, 0, 8, "tcp://h", "t"), 1),
     (request("nccl"), 8, LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://h", "t"), 1),
     (request("nccl"), 8, LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8),
     (request("nccl"), 8, LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t", facts={"worker": "1"}), 1),

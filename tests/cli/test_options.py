@@ -28,10 +28,9 @@ UNSET = dict.fromkeys(("COLLBENCH_SIZES", "COLLBENCH_MAX_TIME", "COLLBENCH_ITERA
 
 
 @pytest.mark.parametrize(("command", "formats"), [
-    (["report", "reports/first-run"], "table, nccl-tests, csv, bmf, jsonl"),
-    (["allreduce"], "table, nccl-tests, csv, bmf, jsonl"), (["compare", "a", "b"], "table, csv, jsonl, markdown"),
-    (["runs"], "table, csv, jsonl"), (["check"], "table, json"), (["peak", "allreduce"], "text, json, csv"),
-    (["gate"], "table, json, github"),
+    (["report", "reports/first-run"], "table, nccl-tests, csv, bmf, jsonl"), (["allreduce"], "table, nccl-tests, csv, bmf, jsonl"),
+    (["compare", "a", "b"], "table, csv, jsonl, markdown"), (["runs"], "table, csv, jsonl"), (["check"], "table, json"),
+    (["peak", "allreduce"], "text, json, csv"), (["gate"], "table, json, github"),
 ], ids=lambda value: value[0] if isinstance(value, list) else "")  # fmt: skip
 def test_an_unknown_format_has_one_sentence_and_the_list_of_the_help(command: list[str], formats: str) -> None:
     done = run_here(ROOT, *command, "--format", "xml")

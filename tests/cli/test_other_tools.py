@@ -58,8 +58,7 @@ def test_all_types_and_all_reduction_ops() -> None:
 
 @pytest.mark.parametrize(("words", "command"), [
     ("all_reduce_perf all_reduce_perf_mpi all-reduce all_reduce osu_allreduce AllReduce", "allreduce"),
-    ("all_gather_perf osu_allgather all-gather", "allgather"),
-    ("reduce_scatter_perf osu_reduce_scatter reduce-scatter", "reducescatter"),
+    ("all_gather_perf osu_allgather all-gather", "allgather"), ("reduce_scatter_perf osu_reduce_scatter reduce-scatter", "reducescatter"),
     ("alltoall_perf osu_alltoall all-to-all", "alltoall"), ("alltoallv_perf osu_alltoallv", "alltoallv"),
     ("broadcast_perf osu_bcast bcast", "broadcast"), ("gather_perf osu_gather", "gather"), ("scatter_perf osu_scatter", "scatter"),
     ("sendrecv_perf send-recv", "sendrecv"), ("hypercube_perf", "hypercube"), ("reduce_perf osu_reduce", "reduce"),
@@ -67,8 +66,7 @@ def test_all_types_and_all_reduction_ops() -> None:
     ("osu_mbw_mr Uniband", "multipair --only bandwidth"), ("Biband", "multipair --only bidirectional"),
     ("osu_bibw", "p2p --only bidirectional"), ("osu_put_latency osu_put_bw", "put"), ("osu_get_latency osu_get_bw", "get"),
     ("osu_acc_latency", "accumulate"), ("neighbor_alltoall osu_neighbor_alltoall", "neighbor-alltoall"),
-    ("osu_neighbor_allgather", "neighbor-allgather"),
-    ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
+    ("osu_neighbor_allgather", "neighbor-allgather"), ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
     ("ibcast osu_ibcast ibroadcast", "broadcast --calls nonblocking"), ("ibarrier", "barrier --calls nonblocking"),
     ("ireduce_scatter osu_ireduce_scatter", "reducescatter --calls nonblocking"),
     ("osu_ineighbor_alltoall", "neighbor-alltoall --calls nonblocking"),

@@ -23,8 +23,7 @@ COMMANDS = (
     "report {reports}/pairs-trials/host-0", "report {reports}/training", "baseline show base", "baseline diff base night-1 night-4",
     "history base", "gate --baseline base {reports}/regression/after", "gate --self-test --trials 1",
     "doctor --from {reports}/example-node", "doctor --launch", "probe --from {reports}/example-node",
-    "probe --from {reports}/example-node --format matrix",
-    "peak allreduce --from {reports}/example-node --nodes 4 --measured 364.9",
+    "probe --from {reports}/example-node --format matrix", "peak allreduce --from {reports}/example-node --nodes 4 --measured 364.9",
     "backends", "explain", "explain CB2101", "run quick --ranks 2 --dry-run",
     "workload data-parallel --model bert-large --ranks 4 --dry-run",
 )  # fmt: skip

@@ -56,8 +56,7 @@ def test_settings_are_read(tmp_path, files, boost):
 
 
 @pytest.mark.parametrize(("cpus", "said"), [
-    ([["a 0"], ["a 1"]], "each rank on 1 CPU of its own"),
-    ([["a 0", "a 1"], ["b 0", "b 1"]], "each rank on 2 CPUs of its own"),
+    ([["a 0"], ["a 1"]], "each rank on 1 CPU of its own"), ([["a 0", "a 1"], ["b 0", "b 1"]], "each rank on 2 CPUs of its own"),
     ([["a 0", "a 1"], ["a 0", "a 1"]], "ranks share 2 CPUs"), ([["a 0"], ["a 0"]], "ranks share 1 CPU"), ([["a 0"]], "ranks share 1 CPU"),
 ])  # fmt: skip
 def test_how_ranks_are_bound(cpus, said):

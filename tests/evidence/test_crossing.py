@@ -177,8 +177,7 @@ def test_what_the_kernel_copied_from_process_to_process(operation, pinned, direc
 
 
 @pytest.mark.parametrize(("changes", "why"), [
-    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"),
-    ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
+    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"), ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
     ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 decreased: they wrapped or were reset"),
     ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 decreased: they wrapped or were reset"),
     ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),

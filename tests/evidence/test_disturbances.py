@@ -105,8 +105,7 @@ def two_rails(root: Path, *, packets: tuple[int, int], errors: tuple[int, int]) 
     ((9000, 4), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=False)], []),
     ((4, 9000), (12, 0), [PortErrors("n1", "eth0", "rx_errors", 12, used=False)], []),
     ((9000, 9000), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=True)], ["port_errors"]),
-    ((9000, 4), (12, 2), [PortErrors("n1", "eth0", "rx_errors", 12, used=True)], ["port_errors"]),
-    ((9000, 4), (2, 2), [], []),
+    ((9000, 4), (12, 2), [PortErrors("n1", "eth0", "rx_errors", 12, used=True)], ["port_errors"]), ((9000, 4), (2, 2), [], []),
 ])  # fmt: skip
 def test_errors_of_a_rail_that_the_case_did_not_use_are_named_and_flag_no_row(
     tmp_path: Path, packets: tuple[int, int], errors: tuple[int, int], ports: list[PortErrors], flagged: list[str]

@@ -233,8 +233,7 @@ def test_text_without_nccl() -> None:
 
 
 @pytest.mark.parametrize(("make", "why"), [
-    (lambda file: file.write_bytes(b""), "is empty"),
-    (lambda file: file.write_bytes(b"\x7fELF\x00\x00NCCL INFO"), "is binary"),
+    (lambda file: file.write_bytes(b""), "is empty"), (lambda file: file.write_bytes(b"\x7fELF\x00\x00NCCL INFO"), "is binary"),
     (lambda file: None, "nccl.log is not there"), (Path.mkdir, "is a folder: name the file"), (os.mkfifo, "is a pipe"),
     (lambda file: file.symlink_to("/dev/zero"), "is a device"),
 ], ids=["empty", "binary", "missing", "folder", "pipe", "device"])  # fmt: skip
@@ -394,8 +393,7 @@ def test_lines_that_are_not_a_version(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", [
-    "NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.",
-    "ROCr version 1.18", "Kernel version: 6.8.0-136-generic",
+    "NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.", "ROCr version 1.18", "Kernel version: 6.8.0-136-generic",
     "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
     "Hipruntime version: 70226015, firmware version: 2650",
 ])  # fmt: skip
@@ -423,8 +421,7 @@ def test_messages_that_only_rccl_prints(line: str) -> None:
     ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
     ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", GraphLink("PCI", 0.2, "PCI", "104c823200000000")),
     ("+ PCI[0.2] - GPU/0-68000 (5)", GraphLink("PCI", 0.2, "GPU")),
-    ("              + NVL[370.8] - NVS/0-0", GraphLink("NVL", 370.8, "NVS")),
-    ("rank 0 Connected CollNet", CollNet()),
+    ("              + NVL[370.8] - NVS/0-0", GraphLink("NVL", 370.8, "NVS")), ("rank 0 Connected CollNet", CollNet()),
     ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
     ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
     ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedRank(3, 0, "node7", 3, "NVIDIA H200")),

@@ -1,7 +1,6 @@
 """Machines made by hand from facts, for the tests of ceilings."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from collbench.cli.machine import add_peak
 from collbench.cli.parser import Parser
@@ -40,7 +39,9 @@ def infiniband(count: int, gbit: float, state: str = "active", start: int = 0) -
     return tuple(Nic(f"mlx5_{i}", f"0000:{128 + i:02x}:00.0", rdma=True, ports=(port,)) for i in range(start, start + count))
 
 
-def typed(nic: str | None = "4x100Gb", nvlink: float | None = 300.0, pcie: str | None = None, each: int = 8, nvls: Any = None) -> Node:
+def typed(
+    nic: str | None = "4x100Gb", nvlink: float | None = 300.0, pcie: str | None = None, each: int = 8, nvls: bool | None = None
+) -> Node:
     """A node of `each` GPUs as a user types it, `nvlink` in GB/s."""
     given = UserOverride(parse_nic(nic) if nic else None, nvlink and nvlink * 1e9, parse_pcie(pcie) if pcie else None, nvls)
     return node_from_user(each, given)

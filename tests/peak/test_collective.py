@@ -323,10 +323,8 @@ SHARP = "reductions inside switches (InfiniBand SHARP) are not counted: add --sh
 @pytest.mark.parametrize(("job", "expected"), [
     (FOUR, "NIC 4×100 Gb/s was given with --nic"), (Job((typed(None),)), NVLS), (Job((typed(None, 450.0, nvls=False),)), NVLS),
     (Job((typed(None, 450.0),)), "NVLink 450 GB/s was given with --nvlink"),
-    (Job((typed(None, 448.0),)), "xGMI 7×64 GB/s was given with --nvlink"),
-    (Job((typed("8x400Gb", 100.0, each=4),) * 2), NVLS),
-    (Job((typed(None, None, "gen4x16"),)), "PCIe Gen4 x16 was given with --pcie"),
-    (Job((node_of(switched(8, 12)),)), NVLS),
+    (Job((typed(None, 448.0),)), "xGMI 7×64 GB/s was given with --nvlink"), (Job((typed("8x400Gb", 100.0, each=4),) * 2), NVLS),
+    (Job((typed(None, None, "gen4x16"),)), "PCIe Gen4 x16 was given with --pcie"), (Job((node_of(switched(8, 12)),)), NVLS),
     (Job((node_of(switched(8, 18, "sm_90", GEN5, infiniband(4, 100))),) * 4), f"NIC 4×100 Gb/s is from test, and {SHARP}"),
     (Job((node_of(switched(8, 18, "sm_90")),)), "NVLink 18×25 GB/s is from test"),
 ])  # fmt: skip

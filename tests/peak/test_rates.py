@@ -85,9 +85,8 @@ def test_unknown_amd_gpus_have_no_known_links():
     (Rates, "", "`schema`"), (Rates, "schema = 2", "schema"), (Rates, "schema = [", "end of document"),
     (Rates, f"{TEXT}\n[[torus]]\nsource = ''", "`torus`"),
     (Rates, f"{TEXT}\n[[pcie]]\ngt_per_s = 1.0\ncolour = 'red'", r"`colour` - at `\$.pcie\["),
-    (Rates, f"{TEXT}\n[[pcie]]\ngeneration = 7\nverified = true", "missing required field"),
-    (PublishedFigures, "schema = 2", "schema"), (PublishedFigures, "schema = 1", "`published`"),
-    (PublishedFigures, "schema = 1\n[[", "line 2|end of document"),
+    (Rates, f"{TEXT}\n[[pcie]]\ngeneration = 7\nverified = true", "missing required field"), (PublishedFigures, "schema = 2", "schema"),
+    (PublishedFigures, "schema = 1", "`published`"), (PublishedFigures, "schema = 1\n[[", "line 2|end of document"),
     (PublishedFigures, "schema = 1\n[[published]]\nmachine = 'x'", r"at `\$.published\[0\]`"),
     (PublishedFigures, f"schema = 1\n{FIGURE}[1.0]", "length 2"),
 ])  # fmt: skip

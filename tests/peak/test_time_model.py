@@ -61,8 +61,7 @@ def test_times_computed_by_hand(case, of, microseconds, how):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("of", [
     {}, {"nodes": 2}, {"nodes": 12}, {"nodes": 9, "gpus": 1, "nvlink": None}, {"nodes": 4, "nvlink": 900},
-    {"nodes": 36, "gpus": 4, "nvlink": 900, "nic": "4x400Gb", "domain": 72},
-    {"gpus": 2, "nvlink": 300},
+    {"nodes": 36, "gpus": 4, "nvlink": 900, "nic": "4x400Gb", "domain": 72}, {"gpus": 2, "nvlink": 300},
 ])  # fmt: skip
 def test_a_larger_size_takes_longer_and_approaches_the_expected_rate(operation, of):
     times = expected_times(operation, job(**of), [round(2 ** (step / 2)) for step in range(6, 84)])
@@ -152,11 +151,10 @@ def test_sizes_of_measuring_commands_are_not_those_of_peak(tmp_path):
     assert (done.returncode, done.stderr) == (0, "") and json.loads(done.stdout)["sizes"] == []
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [("--emit", "nhc"), ("--format", "csv"), ("--sizes", "1M,2M", "--measured", "4"), ("--floor", "85%", "--measured", "4"),
-     ("--nodes", "2", "--nic", "8x400Gb", "--floor", "85%", "--emit", "nhc"), ("--ceiling", "400", "--sizes", "1M")],
-)  # fmt: skip
+@pytest.mark.parametrize("argv", [
+    ("--emit", "nhc"), ("--format", "csv"), ("--sizes", "1M,2M", "--measured", "4"), ("--floor", "85%", "--measured", "4"),
+    ("--nodes", "2", "--nic", "8x400Gb", "--floor", "85%", "--emit", "nhc"), ("--ceiling", "400", "--sizes", "1M"),
+])  # fmt: skip
 def test_options_that_do_not_go_together(argv):
     with pytest.raises(UsageError):
         call(*argv)
