@@ -36,6 +36,7 @@ EARLY = [
         "(in a job that may be requeued: --out run --resume-if-exists)"),
     ("allreduce --backend simulated --out run --quiet", "already holds a run"),
     ("allreduce --backend simulated --launches 2 --out file", "file/"),
+    ("allreduce --backend simulated --launches 2 --out run", "--out run already holds a run (run.json): use a new folder"),
     ("allreduce --backend simulated --trace nowhere/trace.json", "--trace nowhere/trace.json"),
     ("allreduce --backend simulated --resume nowhere --sizes 8", "nowhere cannot be resumed: run.json is missing"),
     ("allreduce --backend simulated --resume file --sizes 8", "file"),

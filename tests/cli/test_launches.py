@@ -83,12 +83,6 @@ def test_an_interrupted_series_prints_the_finished_launches(tmp_path: Path) -> N
     assert re.search(r"^allreduce over simulated ", (tmp_path / "stdout").read_text(), re.MULTILINE)
 
 
-def test_a_folder_with_launches_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "old" / "launch-7").mkdir(parents=True)
-    said = one_sentence(run_here(tmp_path, *SIMULATED, "--launches", "2", "--out", "old"))
-    assert "--out old" in said and "launch-7" in said
-
-
 @pytest.mark.contract
 def test_under_a_launcher_rank_0_alone_reports_the_remedy(tmp_path: Path) -> None:
     under = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "COLLBENCH_LAUNCHES": "3"}
