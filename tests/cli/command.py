@@ -1,7 +1,5 @@
 """Start collbench as users do: as a process of its own in a separate folder, with a time limit, leaving no process behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -31,14 +29,9 @@ Finished = subprocess.CompletedProcess[str]
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this process's environment without a launcher's variables and the user's settings; Open MPI may run as root."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) and k not in _OTHERS}
-    fixed = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMP_NUM_THREADS": "1",
-        "TERM": "xterm",
-        "COLLBENCH_CONFIG": str(EMPTY),
-    }
-    return {**kept, **fixed, "PYTHONPATH": str(ROOT), **BRIEF, **(more or {})}
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    fixed = {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLLBENCH_CONFIG": str(EMPTY)}
+    return {**kept, **root, **fixed, "PYTHONPATH": str(ROOT), **BRIEF, **(more or {})}
 
 
 def run(folder: Path, *argv: str, program: Sequence[str] = PROGRAM, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:

@@ -1,7 +1,5 @@
 """Backends that fail in a real launch: installed by their entry points in test_check.py. Times and data are the simulated ones."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -18,7 +16,6 @@ class CorruptingBackend(SimulatedBackend):
     name = "corrupting"
 
     def bind(self, operation: Any, case: Any, group: Any, buffers: Any) -> Program:
-        """Return the program with one wrong element."""
         whole = simulated.move
 
         def move(operation: Any, buffers: Any, slot: int) -> None:
@@ -35,7 +32,6 @@ class KilledBackend(SimulatedBackend):
     name = "killed"
 
     def bind(self, operation: Any, case: Any, group: Any, buffers: Any) -> Program:
-        """Kill this process."""
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
@@ -46,6 +42,5 @@ class HangingBackend(SimulatedBackend):
     name = "hanging"
 
     def bind(self, operation: Any, case: Any, group: Any, buffers: Any) -> Program:
-        """Sleep until the watchdog ends the process."""
         time.sleep(600)
         raise AssertionError

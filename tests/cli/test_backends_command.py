@@ -1,7 +1,5 @@
 """collbench backends: each backend with its version, or the reason why it is not available and how to install it."""
 
-from __future__ import annotations
-
 import json
 import os
 from importlib.metadata import version
@@ -11,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.registry import backend_names
+from collbench.plugin import plugins
 from tests.cli.command import ROOT, one_sentence, run
-from tests.conftest import needs_plugin
 
 pytestmark = pytest.mark.contract
 
@@ -58,13 +56,8 @@ def test_json(tmp_path: Path, without: dict[str, str]) -> None:
     assert "mpi4py" in found["mpi"]["why"] and "collbench[mpich]" in found["mpi"]["remedy"]
     assert [name for name in OWN if found[name]["made_up"]] == MADE_UP
     assert {found[name]["default"] for name in MADE_UP} == {False}
+    assert "libraries" not in plugins() or found["zmq"]["available"]  # without MPI and torch
     assert (found["simulated"]["devices"], found["nccl"]["devices"], found["torch-nccl"]["devices"]) == (["cpu"], ["cuda"], ["cuda"])
-
-
-@needs_plugin("libraries")
-def test_zmq_needs_neither_mpi_nor_torch(tmp_path: Path, without: dict[str, str]) -> None:
-    done = run(tmp_path, "backends", "--format", "json", env=without)
-    assert {answer["backend"]: answer for answer in map(json.loads, done.stdout.splitlines())}["zmq"]["available"]
 
 
 @pytest.mark.parametrize(("backend", "extra"), [("mpi", "collbench[mpich]"), ("gloo", "collbench[torch]")])

@@ -1,19 +1,15 @@
 """Bad input ends with one sentence, exit code 2, and nothing written; test_cli_sentences.py has the lines."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, one_sentence, run, run_here
 from tests.cli.test_cli_sentences import FILES, USAGE_ERRORS, usage_lines
 from tests.conftest import line_of_command
@@ -36,38 +32,35 @@ EARLY = [
     ("allreduce --backend simulated --out file", "run folder file "),
     ("allreduce --backend simulated --out file/run", os.strerror(errno.ENOTDIR)),
     ("allreduce --backend simulated --out /proc/run", "/proc/run"),
-    ("allreduce --backend simulated --out run", "already holds a run"),
+    ("allreduce --backend simulated --out run", "--out run already holds a run (run.json): go on with it by `collbench --resume run` "
+        "(in a job that may be requeued: --out run --resume-if-exists)"),
+    ("allreduce --backend simulated --out run --quiet", "already holds a run"),
     ("allreduce --backend simulated --launches 2 --out file", "file/"),
+    ("allreduce --backend simulated --launches 2 --out run", "--out run already holds a run (run.json): use a new folder"),
     ("allreduce --backend simulated --trace nowhere/trace.json", "--trace nowhere/trace.json"),
-    ("allreduce --backend simulated --resume nowhere --sizes 8", "nowhere"),
+    ("allreduce --backend simulated --resume nowhere --sizes 8", "nowhere cannot be resumed: run.json is missing"),
     ("allreduce --backend simulated --resume file --sizes 8", "file"),
-    ("allreduce --backend simulated --resume run --sizes 8 --max-time 1", "--max-time was"),
-    ("allreduce --backend simulated --sizes 1T", "1 TiB"),
-    ("allreduce --backend simulated --sizes 64,1T", "is 64 B"),
-    ("allreduce --backend simulated --mode graph", "GPUs only"),
-    ("allreduce --backend simulated --mode graph --dry-run", "GPUs only"),
+    ("allreduce --backend simulated --resume run --sizes 8 --max-time 1", "--max-time was 0.01 and is 1"),
+    ("allreduce --backend simulated --resume run --sizes 8 --max-time 1", "`collbench --resume run`"),
+    ("allreduce --backend simulated --resume run --sizes 8 --max-time 1 --dry-run", "--max-time was 0.01 and is 1"),
+    ("p2p --resume run", "`collbench allreduce`"),
+    ("allreduce --backend simulated --out run --resume run --resume-if-exists", "--resume and --out "),
+    ("allreduce --backend simulated --sizes 1T", "1 TiB"), ("allreduce --backend simulated --sizes 64,1T", "is 64 B"),
+    ("allreduce --backend simulated --mode graph", "GPUs only"), ("allreduce --backend simulated --mode graph --dry-run", "GPUs only"),
     ("allreduce --backend simulated --device cuda", "not on cuda"),
     ("allreduce --backend simulated --redop band,bor", "the first of 2 reasons"),
     ("allreduce --backend simulated --slowed 'by=10% ranks=9'", "rank 9"),
-    ("allreduce --backend simulated --slowed 'by=10% sizes=3K'", "no case"),
-    ("p2p --backend simulated --ranks 1", "2 ranks"),
-    ("p2p --backend simulated --in-place", "--in-place"),
-    ("run quick --backend simulated --out file", "run folder file "),
-    ("check --ranks 1", "--ranks 2"),
-    ("check --html nowhere/page.html", "nowhere"),
-    ("check --out file", "run folder file "),
-    ("pairs --backend simulated --ranks 1", "two ranks"),
-    ("pairs --backend simulated --ranks 3 --sample 3", "1 to 2"),
-    ("pairs --backend simulated --ranks 3 --one-to-all 3", "0 to 2"),
-    ("pairs --backend simulated --ranks 2 --by node", "--by node "),
-    ("pairs --backend simulated --ranks 2 --device cuda", "cuda"),
-    ("pairs --backend simulated --ranks 2 --size 1T", "1 TiB"),
-    ("pairs --backend simulated --ranks 2 --out file", "run folder file "),
-    ("hunt --backend simulated --ranks 1", "two ranks"),
+    ("allreduce --backend simulated --slowed 'by=10% sizes=3K'", "no case"), ("p2p --backend simulated --ranks 1", "2 ranks"),
+    ("p2p --backend simulated --in-place", "no case can be measured: p2p_latency has no in-place form"),
+    ("run quick --backend simulated --out file", "run folder file "), ("check --ranks 1", "--ranks 2"),
+    ("check --html nowhere/page.html", "nowhere"), ("check --out file", "run folder file "), ("check --backend nix", "backend 'nix'"),
+    ("pairs --backend simulated --ranks 1", "two ranks"), ("pairs --backend simulated --ranks 3 --sample 3", "1 to 2"),
+    ("pairs --backend simulated --ranks 3 --one-to-all 3", "0 to 2"), ("pairs --backend simulated --ranks 2 --by node", "--by node "),
+    ("pairs --backend simulated --ranks 2 --device cuda", "cuda"), ("pairs --backend simulated --ranks 2 --size 1T", "1 TiB"),
+    ("pairs --backend simulated --ranks 2 --out file", "run folder file "), ("hunt --backend simulated --ranks 1", "two ranks"),
     ("hunt --backend simulated --ranks 4 --out file", "run folder file "),
     ("hunt --backend simulated --ranks 4 --cover-links nowhere", "nowhere"),
-    ("hunt --backend simulated --ranks 4 --resume nowhere", "nowhere"),
-    ("kv --method writev --block-bytes 1G --blocks 100000", "blocks"),
+    ("hunt --backend simulated --ranks 4 --resume nowhere", "nowhere"), ("kv --method writev --block-bytes 1G --blocks 100000", "blocks"),
     ("kv --method writev --ranks 2 --out file", "run folder file "),
     ("workload fsdp --backend simulated --ranks 2 --out file", "run folder file "),
     ("workload data-parallel --backend simulated --model 1T", "--bucket"),
@@ -135,58 +128,16 @@ def test_too_little_memory_is_reported_before_the_first_case(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("backend", ["simulated", "mpi"])
-class TestOut:
-    def refused(self, folder: Path, backend: str, out: str) -> str:
-        if backend == "mpi":
-            pytest.importorskip("mpi4py")
-        return one_sentence(run(folder, "allreduce", "--sizes", "8", "--backend", backend, "--out", out))
-
-    def test_a_file_in_place_of_a_folder(self, backend: str, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("mine")
-        said = self.refused(tmp_path, backend, "file/run")
-        assert "file/run" in said and os.strerror(errno.ENOTDIR) in said and "--out" in said
-        assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
-
-    def test_a_folder_that_already_holds_a_run(self, backend: str, stored_run: Path, tmp_path: Path) -> None:
-        shutil.copytree(stored_run, tmp_path / "run")
-        before = (tmp_path / "run" / "cells.jsonl").read_bytes()
-        assert "--out run" in self.refused(tmp_path, backend, "run")
-        assert (tmp_path / "run" / "cells.jsonl").read_bytes() == before
-
-
-def test_a_folder_that_rejects_files(tmp_path: Path) -> None:
-    said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--out", "/proc/run"))
-    assert "/proc/run" in said
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a disk with little more space than a run needs."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1280k", "none", str(disk)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
-    (small_disk / "big").write_bytes(bytes(3 << 18))
-    said = one_sentence(run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", "--out", "disk/run"))
-    assert "disk/run" in said and "512 KiB" in said and "--out" in said
-    assert [path.name for path in small_disk.iterdir()] == ["big"]
-
-
-@pytest.mark.long
-def test_a_disk_that_fills_up_keeps_the_finished_cases(small_disk: Path, tmp_path: Path) -> None:
-    done = run(tmp_path, "allreduce", "--sizes", "8-1M", "-n", "8000", "--backend", "simulated", "--out", "disk/run")
-    rows = read_run(small_disk / "run").rows
-    assert done.returncode == 4 and 0 < len(rows) < 18
-    last = done.stderr.splitlines()[-1]
-    assert "disk/run" in last and os.strerror(errno.ENOSPC) in last and f": {len(rows)} " in last
-    assert "Traceback" not in done.stderr
+def test_a_run_folder_is_checked_over_mpi_too(stored_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    (tmp_path / "file").write_text("mine")
+    shutil.copytree(stored_run, tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    line = ("allreduce", "--sizes", "8", "--backend", "mpi", "--out")
+    below_a_file, used = (one_sentence(run(tmp_path, *line, out)) for out in ("file/run", "run"))
+    assert "file/run" in below_a_file and os.strerror(errno.ENOTDIR) in below_a_file and "--out" in below_a_file
+    assert "--out run" in used
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

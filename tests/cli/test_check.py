@@ -1,7 +1,5 @@
 """`collbench check` in real runs: each outcome with its exit code, for runs that succeed, fail or hang."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from collbench.analysis.health import CheckOutcome
 from collbench.report.health import read_check
 from collbench.results.reader import read_run
-from tests.cli.command import ROOT, one_sentence, run
+from tests.cli.command import ROOT, run
 
 pytestmark = pytest.mark.system
 
@@ -41,7 +39,6 @@ def faulty(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(about.parent), str(ROOT)])}
 
 
-@pytest.mark.system
 def test_a_fast_network_is_ok(tmp_path: Path) -> None:
     code, found = check(tmp_path, "--backend", "simulated", "--total-time", "4", "--html", "page.html")
     verdict = read_check(tmp_path / "run")
@@ -55,7 +52,6 @@ def test_a_fast_network_is_ok(tmp_path: Path) -> None:
     assert {row.wrong for row in read_run(tmp_path / "run").rows} == {0}
 
 
-@pytest.mark.system
 def test_a_slowed_network_is_never_ok(tmp_path: Path) -> None:
     code, found = check(tmp_path, "--backend", "simulated", "--slowed", "by=900%", "--total-time", "4")
     assert code in (1, 3)
@@ -99,7 +95,6 @@ def without(tmp_path: Path, *names: str) -> str:
     return os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
 
 
-@pytest.mark.system
 def test_a_bare_install_checks_plain_tcp(tmp_path: Path) -> None:
     code, found = check(tmp_path, PYTHONPATH=without(tmp_path, "mpi4py", "torch", "cupy"))
     measured = {each["operation"] for each in found["evidence"] if each.get("backend") == "socket" and each.get("busbw")}
@@ -137,17 +132,11 @@ def test_in_an_allocation_of_several_nodes_srun_starts_one_task_on_each(tmp_path
     assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1"} < set(words) and words[-2:] == ["check", "--quiet"]
 
 
-@pytest.mark.system
 def test_in_an_allocation_of_one_node_the_ranks_are_started_here(tmp_path: Path) -> None:
     code, found = check(tmp_path, "--backend", "simulated", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="node1")
     assert code in (0, 3) and found["nodes"] == 1 and read_run(tmp_path / "run").info["launcher"] == "local"
 
 
-def test_a_requested_backend_that_is_missing_is_bad_input(tmp_path: Path) -> None:
-    one_sentence(run(tmp_path, "check", "--backend", "nix"))
-
-
-@pytest.mark.system
 def test_people_get_the_verdict_first_and_the_next_command_last(tmp_path: Path) -> None:
     done = run(tmp_path, "check", "--backend", "simulated", "--total-time", "1", env=UNSET)
     first, *evidence, last = done.stdout.splitlines()

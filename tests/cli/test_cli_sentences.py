@@ -1,7 +1,5 @@
 """Usage errors of the command line, each with the command line that ends so, and the few that depend on the ranks of a launch."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex
@@ -21,7 +19,7 @@ from collbench.backends.backend import Unavailable
 from collbench.cli import early, launches, main, request, start
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.info import LaunchInfo
-from collbench.launch.slurm import RANKS_NOT_ENDED
+from collbench.launch.slurm import RANKS_NOT_ENDED, SINGLE_TASK
 from collbench.machine.peak.job import job_on, repeated
 from collbench.machine.peak.node import UserOverride, node_from_user
 from collbench.measuring.request import Placement, Request, TaskRequest
@@ -134,6 +132,9 @@ WORDS: dict[str, tuple[Call, str]] = {
         "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: "
         "--ranks-per-node 1); without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails (export "
         "SLURM_KILL_BAD_EXIT=1 has the same effect, and removes this note)"),
+    "processes for GPUs, a single task": (advised(replace(SRUN, ranks=1, advice=(SINGLE_TASK,))),
+        "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: "
+        "--ranks-per-node 1)"),
     "processes for GPUs, pod": (advised(replace(SRUN, launcher="kubernetes")),
         "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"),
     "--launches under a launcher": (lambda: request.refuse_launcher(_request("mpi", launches=3), SRUN, {}),

@@ -1,9 +1,8 @@
 """The configuration file: precedence, errors with their place, and what run.json stores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,9 +35,8 @@ def test_the_file_has_the_lowest_precedence(asked: Any) -> None:
     assert (asked("allreduce", text).sweep.sizes, asked("allreduce", text).check) == ((8, 1024), 0)
     assert asked("allreduce", text, COLLBENCH_MAX_TIME="5").budget.max_time_s == 5
     assert asked("allreduce --max-time 4", text, COLLBENCH_MAX_TIME="5").budget.max_time_s == 4
-    assert (
-        asked("allreduce --no-config", text).budget.max_time_s == asked("allreduce", text, COLLBENCH_NO_CONFIG="1").budget.max_time_s == 5
-    )
+    assert asked("allreduce --no-config", text).budget.max_time_s == 5
+    assert asked("allreduce", text, COLLBENCH_NO_CONFIG="1").budget.max_time_s == 5
     assert asked("allreduce -b 16 -e 32", text).sweep.sizes == (16, 32)
     assert asked("allreduce --out-of-place", "in-place = true").sweep.in_place is False
 
@@ -70,27 +68,16 @@ def test_the_requests_of_plug_ins_have_the_values_in_use(asked: Any) -> None:
     assert asked("pairs", text).configuration == asked("workload data-parallel", text).configuration
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "wrong"),
-    [
-        ("\nmax-tmie = 3", "line 2, max-tmie", "max-time"),
-        ("max-time = 'x'", "line 1, max-time", "'x'"),
-        ("sizes = '8'\n[allreduce]\n sizes = '1Q'", "line 3, sizes", "'1Q'"),
-        ("[allred]\nsizes = 8", "", "[allred]"),
-        ("[allreduce]\nroot = 3", "line 2, root", "--root"),
-        ("quiet = 3", "line 1, quiet", "true or false"),
-        ("ranks = true", "line 1, ranks", "number"),
-        ("ranks = [[1]]", "line 1, ranks", "number"),
-        ("allocation = ''", "line 1, allocation", "empty"),
-        ("backend = 'nope'", "line 1, backend", "'nope'"),
-        ("dtype = 'float7'", "line 1, dtype", "'float7'"),
-        ("color = 'blue'", "line 1, color", "'blue'"),
-        ("resume = 'x'", "line 1, resume", "resume"),
-        ("nthreads = 1", "line 1, nthreads", "nthreads"),
-        ("in-place = true\nout-of-place = true", "", "--in-place"),
-        ("a = = 3", "", "line 1"),
-    ],
-)
+@pytest.mark.parametrize(("text", "place", "wrong"), [
+    ("\nmax-tmie = 3", "line 2, max-tmie", "max-time"), ("max-time = 'x'", "line 1, max-time", "'x'"),
+    ("sizes = '8'\n[allreduce]\n sizes = '1Q'", "line 3, sizes", "'1Q'"),
+    ("[allred]\nsizes = 8", "", "[allred]"), ("[allreduce]\nroot = 3", "line 2, root", "--root"),
+    ("quiet = 3", "line 1, quiet", "true or false"), ("ranks = true", "line 1, ranks", "number"),
+    ("ranks = [[1]]", "line 1, ranks", "number"), ("allocation = ''", "line 1, allocation", "empty"),
+    ("backend = 'nope'", "line 1, backend", "'nope'"), ("dtype = 'float7'", "line 1, dtype", "'float7'"),
+    ("color = 'blue'", "line 1, color", "'blue'"), ("resume = 'x'", "line 1, resume", "resume"),
+    ("nthreads = 1", "line 1, nthreads", "nthreads"), ("in-place = true\nout-of-place = true", "", "--in-place"), ("a = = 3", "", "line 1"),
+])  # fmt: skip
 def test_what_is_not_valid_is_rejected_with_its_place(text: str, place: str, wrong: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(text, encoding="utf-8")
     sentence = one_sentence(run_here(tmp_path, "allreduce", env={"COLLBENCH_CONFIG": "c.toml"}))
@@ -126,22 +113,17 @@ def test_run_json_has_the_values_and_the_command_line_does_not(tmp_path: Path) -
     assert not {"--backend", "--sizes"} & set(info["command"])
 
 
-class Ranks:
-    """Two ranks on two hosts, one of which has another file."""
-
-    def __init__(self, launcher: str, other: object) -> None:
-        self.info = LaunchInfo(launcher, 0, 2, 0, 1, "", "")
-        self.members = [type("Member", (), {"host": host}) for host in ("n1", "n2")]
-        self.other = other
-
-    def allgather(self, value: object, what: str) -> list[object]:
-        return [value, self.other]
+def ranks(launcher: str, other: object) -> Any:
+    """Return two ranks on two hosts, of which the second has another file."""
+    members = [SimpleNamespace(host="n1"), SimpleNamespace(host="n2")]
+    info = LaunchInfo(launcher, 0, 2, 0, 1, "", "")
+    return SimpleNamespace(info=info, members=members, allgather=lambda value, what: [value, other])
 
 
 def test_ranks_with_different_files_are_rejected(asked: Any) -> None:
     request = asked("allreduce", "check = 0")
-    start.same_configuration(request, Ranks("srun", {"check": "0"}))  # type: ignore[arg-type]
-    start.same_configuration(request, Ranks("local", {}))  # type: ignore[arg-type]
+    start.same_configuration(request, ranks("srun", {"check": "0"}))
+    start.same_configuration(request, ranks("local", {}))
     for other in ({}, {"check": "1"}):
         with pytest.raises(UsageError, match=r"n1.*n2"):
-            start.same_configuration(request, Ranks("srun", other))  # type: ignore[arg-type]
+            start.same_configuration(request, ranks("srun", other))

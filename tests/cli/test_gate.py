@@ -1,7 +1,5 @@
 """collbench gate, baseline and history: verdicts, files and exit codes in every style; rejected options."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
@@ -93,12 +91,6 @@ def test_a_report_has_a_stored_verdict(good: Path, tmp_path: Path) -> None:
     assert one_sentence(run_here(good, "report", runs[0], "--verdict", kept)).startswith("--verdict ")
 
 
-def test_for_github_only_annotations_are_printed(good: Path) -> None:
-    lines = gate(good, "--format", "github", *three(good)).stdout.splitlines()
-    assert lines[0].startswith("::error title=collbench gate%3A regression::regression: 1 confirmed; ")
-    assert all(line.startswith(("::error ", "::warning ", "::notice ")) for line in lines)
-
-
 @pytest.mark.parametrize(("style", "codes"), [("collbench", (0, 3, 1, 4)), ("nagios", (0, 1, 2, 2)), ("prolog", (0, 0, 1, 1))])
 def test_exit_codes_follow_the_style(style: str, codes: tuple[int, ...], good: Path) -> None:
     passed, suspected, confirmed = [night(good, "same")], [night(good, "slow-1", 1.1)], three(good)
@@ -158,13 +150,6 @@ def test_impossible_requests_are_rejected(good: Path) -> None:
     assert done.returncode == 3 and "--format json" in done.stdout
 
 
-def test_a_suite_of_the_user_is_not_replaced(good: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "gate.toml"
-    mine.write_text("schema = 1\n")
-    assert "gate.toml" in one_sentence(gate(good, "--confirm-suite", str(mine), night(good, "same")))
-    assert mine.read_text() == "schema = 1\n"
-
-
 def test_a_gate_that_fails_removes_an_earlier_verdict(good: Path, tmp_path: Path) -> None:
     outputs = ["--out", str(tmp_path / "verdict.json"), "--junit", str(tmp_path / "gate.xml")]
     assert gate(good, *outputs, night(good, "same")).returncode == 0
@@ -195,22 +180,19 @@ def test_add_show_and_drop(tmp_path: Path) -> None:
         ["allreduce", "8", "B", "nccl", "6", "1.005", "5.0", "%"],
         ["allreduce", "64", "MiB", "nccl", "6", "100000", "2.0", "%"],
     ]
+    small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
+    assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)
+    assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
     assert run_here(tmp_path, "baseline", "drop", "base", "night-3").returncode == 0
     assert run_here(tmp_path, "baseline", "show", "base").stdout.startswith("base: 5 allocations, 2 cases")
 
 
-def test_show_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
-    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
+def test_add_and_show_print_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 3))
+    assert "needs 4" in done.stderr and done.stderr.endswith(" collbench baseline add base RUN…\n")
     assert "add 1 more: collbench baseline add base RUN…" in run_here(tmp_path, "baseline", "show", "base").stdout
     run_here(tmp_path, "baseline", "add", "base", str(launch(tmp_path / "fourth", {8: 1e-6})))
     assert "thin baseline: " in run_here(tmp_path, "baseline", "show", "base").stdout
-
-
-def test_json_has_an_object_for_each_case(tmp_path: Path) -> None:
-    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 6))
-    small, large = map(json.loads, run_here(tmp_path, "baseline", "show", "base", "--format", "json").stdout.splitlines())
-    assert (small["operation"], small["size_bytes"], small["allocations"]) == ("allreduce", 8, 6)
-    assert (round(large["time_s"], 9), round(large["visible_slowdown"], 6)) == (0.1, 0.02)
 
 
 def test_show_lists_launches_in_another_machine_state(tmp_path: Path) -> None:
@@ -223,25 +205,14 @@ def test_show_lists_launches_in_another_machine_state(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
-    runs = nights(tmp_path, 1)
+    runs = nights(tmp_path, 2)
     run_here(tmp_path, "baseline", "add", "base", *runs)
     assert "night-0" in one_sentence(run_here(tmp_path, "baseline", "add", "base", *runs))
     slowed = str(launch(tmp_path / "slow", {8: 1e-6}, flags=("slowed",)))
     assert "allocation slow " in one_sentence(run_here(tmp_path, "baseline", "add", "base", slowed))
-    assert "nowhere " in one_sentence(run_here(tmp_path, "baseline", "add", "base", "nowhere"))
-    assert "nowhere " in one_sentence(run_here(tmp_path, "baseline", "show", "nowhere"))
     assert "choose from night-0" in one_sentence(run_here(tmp_path, "baseline", "drop", "base", "night-9"))
-
-
-def test_a_difference_needs_a_second_allocation(tmp_path: Path) -> None:
-    run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 2))
-    actual = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
-    assert "collbench baseline diff base night-0 night-1" in actual
-
-
-def test_add_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 1))
-    assert "needs 4" in done.stderr and done.stderr.endswith(" collbench baseline add base RUN…\n")
+    alone = one_sentence(run_here(tmp_path, "baseline", "diff", "base", "night-0"))
+    assert "collbench baseline diff base night-0 night-1" in alone
 
 
 # collbench history, and collbench baseline diff: as a user types them.
@@ -269,13 +240,6 @@ def test_bars_with_colour_and_a_page(base: Path) -> None:
     assert (base / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_json_and_runs_in_a_folder(tmp_path: Path) -> None:
-    for number in range(3):
-        launch(tmp_path / "runs" / f"run-{number}", {8: 1e-6})
-    lines = run_here(tmp_path, "history", "runs", "--format", "json").stdout.splitlines()
-    assert [(each["name"], each["time_s"]) for each in map(json.loads, lines)] == [("allreduce 8 B nccl", pytest.approx([1e-6] * 3))]
-
-
 def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
     done = run_here(base, "baseline", "diff", "base", "night-6", "night-7")
     assert done.returncode == 0 and "4 slower, 0 faster, 10 no change" in done.stdout
@@ -285,9 +249,7 @@ def test_diff_of_allocations_and_of_baselines(base: Path) -> None:
 
 
 def test_bad_input_of_the_history_is_one_sentence(base: Path) -> None:
-    assert one_sentence(run_here(base, "history", "nowhere")).startswith("nowhere ")
     assert "'no such case'" in one_sentence(run_here(base, "history", "base", "--only", "no such case"))
     assert "--color 'blue'" in one_sentence(run_here(base, "history", "base", "--color", "blue"))
     assert "choose from night-1" in one_sentence(run_here(base, "baseline", "diff", "base", "night-1", "night-99"))
     assert one_sentence(run_here(base, "baseline", "diff", "base", "nowhere")).startswith("nowhere ")
-    assert one_sentence(run_here(base, "baseline", "diff", "base", "a", "b", "c")).startswith("diff ")

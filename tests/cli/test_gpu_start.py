@@ -1,7 +1,5 @@
 """The start with GPUs, whole: device files in a /dev of our own, the doubles of driver and NCCL behind them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Defaults and options on hosts with GPUs; no GPU is needed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,16 +11,13 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.cli import request as requests
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.launch.slurm import RANKS_NOT_ENDED, SINGLE_TASK
+from collbench.launch.slurm import RANKS_NOT_ENDED
 from collbench.measuring.open_backends import agreed_backends
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
 
 NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
-PROCESSES = (
-    "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
-)
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice=(RANKS_NOT_ENDED,))
 
 
@@ -44,28 +39,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_to
 
 
-@pytest.mark.parametrize(
-    ("number", "answer", "backends"),
-    [
-        (0, None, registry.DEFAULTS),
-        (8, Available("NCCL 2.27"), ("nccl",)),
-        (8, Unavailable("cupy is not installed", "pip install it"), ("nccl", *registry.DEFAULTS)),
-    ],
-)
+@pytest.mark.parametrize(("number", "answer", "backends"), [
+    (0, None, registry.DEFAULTS), (8, Available("NCCL 2.27"), ("nccl",)),
+    (8, Unavailable("cupy is not installed", "pip install it"), ("nccl", *registry.DEFAULTS)),
+])  # fmt: skip
 def test_nccl_is_a_default_backend_on_hosts_with_gpus(number: int, answer: Any, backends: tuple[str, ...], seen: Any) -> None:
     seen(number, answer)
     assert requests.default_backends({}) == backends
 
 
-@pytest.mark.parametrize(
-    ("views", "agreed"),
-    [
-        ([["mpi", "gloo"], ["mpi", "gloo"]], ("mpi", "gloo")),
-        ([["nccl"], ["nccl"]], ("nccl",)),
-        ([["mpi", "gloo"], ["nccl"]], ("mpi", "gloo", "nccl")),
-        ([["nccl"], ["nccl", "mpi", "gloo"]], ("nccl", "mpi", "gloo")),
-    ],
-)
+@pytest.mark.parametrize(("views", "agreed"), [
+    ([["mpi", "gloo"], ["mpi", "gloo"]], ("mpi", "gloo")), ([["nccl"], ["nccl"]], ("nccl",)),
+    ([["mpi", "gloo"], ["nccl"]], ("mpi", "gloo", "nccl")), ([["nccl"], ["nccl", "mpi", "gloo"]], ("nccl", "mpi", "gloo")),
+])  # fmt: skip
 def test_hosts_with_and_without_gpus_use_the_same_backends(views: list[list[str]], agreed: tuple[str, ...]) -> None:
     world = cast(Any, SimpleNamespace(info=ALONE, allgather=lambda mine, what: views))
     assert agreed_backends(request(*views[0], default=True), world)[0] == agreed
@@ -77,61 +63,33 @@ def test_ranks_of_one_host_exchange_no_backends() -> None:
     assert agreed_backends(request("mpi", default=True), world)[0] == ("mpi",)
 
 
-@pytest.mark.parametrize(
-    ("asked", "number", "ranks"),
-    [
-        (request("nccl"), 8, 8),
-        (request("nccl", default=True), 1, 1),
-        (request("torch-nccl", "mpi"), 4, 4),
-        (request("nccl", gpus_per_process=4), 8, 2),
-        (request("nccl", ranks=3), 8, 3),
-        (request("nccl"), 0, 2),
-        (request("mpi"), 1, 2),
-        (request("mpi"), 4, 4),
-        (request("nccl", "mpi", "gloo", default=True), 1, 2),
-    ],
-)
+@pytest.mark.parametrize(("asked", "number", "ranks"), [
+    (request("nccl"), 8, 8), (request("nccl", default=True), 1, 1), (request("torch-nccl", "mpi"), 4, 4),
+    (request("nccl", gpus_per_process=4), 8, 2), (request("nccl", ranks=3), 8, 3), (request("nccl"), 0, 2), (request("mpi"), 1, 2),
+    (request("mpi"), 4, 4), (request("nccl", "mpi", "gloo", default=True), 1, 2),
+])  # fmt: skip
 def test_processes_of_a_local_start(asked: Request, number: int, ranks: int, seen: Any) -> None:
     seen(number)
     assert requests.local_ranks(asked, {}) == ranks
 
 
-@pytest.mark.parametrize(
-    ("asked", "number", "info", "ranks"),
-    [
-        (request("nccl"), 8, ALONE, 8),
-        (request("nccl", gpus_per_process=2), 8, ALONE, 4),
-        (request("nccl", gpus_per_process=8), 8, ALONE, 1),
-        (request("nccl"), 1, ALONE, 1),
-        (request("mpi"), 8, ALONE, 1),
-        (request("nccl"), 8, LaunchInfo("srun", 0, 16, 0, 8, "tcp://h", "t"), 1),
-        (request("nccl"), 8, LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://h", "t"), 1),
-        (request("nccl"), 8, LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8),
-        (request("nccl"), 8, LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t", facts={"worker": "1"}), 1),
-    ],
-)
+@pytest.mark.parametrize(("asked", "number", "info", "ranks"), [
+    (request("nccl"), 8, ALONE, 8), (request("nccl", gpus_per_process=2), 8, ALONE, 4), (request("nccl", gpus_per_process=8), 8, ALONE, 1),
+    (request("nccl"), 1, ALONE, 1), (request("mpi"), 8, ALONE, 1), (request("nccl"), 8, LaunchInfo("srun", 0, 16, 0, 8, "tcp://h", "t"), 1),
+    (request("nccl"), 8, LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://h", "t"), 1),
+    (request("nccl"), 8, LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8),
+    (request("nccl"), 8, LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t", facts={"worker": "1"}), 1),
+])  # fmt: skip
 def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, number: int, info: LaunchInfo, ranks: int, seen: Any) -> None:
     seen(number)
     assert requests.node_ranks(asked, info, {}) == ranks
 
 
-def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
-    assert requests.with_ranks(ALONE, 8).advice == (PROCESSES, RANKS_NOT_ENDED)
-    assert requests.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SINGLE_TASK,)), 8).advice == (PROCESSES,)
-    assert requests.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (
-        "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)",
-    )
-
-
-@pytest.mark.parametrize(
-    ("asked", "gdr_check", "option"),
-    [
-        (request("mpi", algorithms=("ring",)), False, "--algorithms"),
-        (request("torch-nccl", registrations=("none",)), False, "--registration"),
-        (request("torch-nccl", gpus_per_process=2), False, "-g"),
-        (request("mpi", "gloo", default=True), True, "--gdr-check"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "gdr_check", "option"), [
+    (request("mpi", algorithms=("ring",)), False, "--algorithms"),
+    (request("torch-nccl", registrations=("none",)), False, "--registration"),
+    (request("torch-nccl", gpus_per_process=2), False, "-g"), (request("mpi", "gloo", default=True), True, "--gdr-check"),
+])  # fmt: skip
 def test_options_of_nccl_are_rejected_without_nccl(asked: Request, gdr_check: bool, option: str) -> None:
     with pytest.raises(UsageError) as refused:
         replace(asked, gdr_check=gdr_check).check_options()

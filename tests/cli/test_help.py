@@ -1,11 +1,10 @@
-"""The text of --help, byte for byte (COLLBENCH_GOLDEN=1 writes it), and the imports of a start."""
-
-from __future__ import annotations
+"""The text of --help, byte for byte (COLLBENCH_GOLDEN=1 writes it), --version, and the imports of a start."""
 
 import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from argparse import SUPPRESS
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from collbench import __version__, plugin
-from collbench.cli import main
+from collbench.cli import main, version
 from collbench.cli.help import examples, help_topics
 from collbench.cli.parser import actions_of
 from collbench.errors import UsageError
@@ -28,54 +27,11 @@ GOLDEN = ROOT / "tests" / "golden" / "help"
 CORE_GOLDEN = ROOT / "tests" / "golden" / "help_without_plugins"  # the pages that differ from those with all plug-ins
 usual_layout = pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")
 COMMANDS = (
-    "",
-    "allreduce",
-    "broadcast",
-    "reduce",
-    "allgather",
-    "reducescatter",
-    "alltoall",
-    "alltoallv",
-    "allgatherv",
-    "gatherv",
-    "scatterv",
-    "reducescatterv",
-    "scan",
-    "exscan",
-    "gather",
-    "scatter",
-    "sendrecv",
-    "hypercube",
-    "barrier",
-    "p2p",
-    "put",
-    "get",
-    "accumulate",
-    "neighbor-allgather",
-    "neighbor-alltoall",
-    "pairs",
-    "hunt",
-    "workload",
-    "run",
-    "check",
-    "backends",
-    "kernels",
-    "probe",
-    "peak",
-    "doctor",
-    "explain",
-    "emit",
-    "import",
-    "gate",
-    "baseline",
-    "history",
-    "report",
-    "plot",
-    "runs",
-    "store",
-    "compare",
-    "completion",
-)
+    "", "allreduce", "broadcast", "reduce", "allgather", "reducescatter", "alltoall", "alltoallv", "allgatherv", "gatherv", "scatterv",
+    "reducescatterv", "scan", "exscan", "gather", "scatter", "sendrecv", "hypercube", "barrier", "p2p", "put", "get", "accumulate",
+    "neighbor-allgather", "neighbor-alltoall", "pairs", "hunt", "workload", "run", "check", "backends", "kernels", "probe", "peak",
+    "doctor", "explain", "emit", "import", "gate", "baseline", "history", "report", "plot", "runs", "store", "compare", "completion",
+)  # fmt: skip
 
 
 def of_plugin(command: str) -> object:
@@ -152,16 +108,10 @@ def test_each_command_has_three_examples_that_are_accepted(command: str) -> None
         assert what and main.parsed(shlex.split(typed)).command
 
 
-@pytest.mark.parametrize(
-    ("typed", "same"),
-    [
-        (["help"], ["--help"]),
-        (["help", "p2p"], ["p2p", "--help"]),
-        (["help", "osu_latency"], ["p2p", "--help"]),
-        (["help", "more"], ["more", "--help"]),
-        (["help", "operations"], ["operations", "--help-all"]),
-    ],
-)
+@pytest.mark.parametrize(("typed", "same"), [
+    (["help"], ["--help"]), (["help", "p2p"], ["p2p", "--help"]), (["help", "osu_latency"], ["p2p", "--help"]),
+    (["help", "more"], ["more", "--help"]), (["help", "operations"], ["operations", "--help-all"]),
+])  # fmt: skip
 def test_other_ways_to_ask_for_help(typed: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     pages = []
     for argv in (typed, same):
@@ -215,11 +165,6 @@ def test_no_command_is_missing_from_the_pages_of_help(capsys: pytest.CaptureFixt
     assert set(re.findall(r"[\w-]+", whole)) >= set(operation_commands())
 
 
-def test_the_groups_of_all_commands_are_topics_of_help() -> None:
-    groups = {"training", "more"} if plugins().keys() >= set(BUILTIN) else {"more"}
-    assert {*help_topics(main.all_parsers()[1], operation_commands())} >= groups | {"operations"}
-
-
 @pytest.mark.parametrize("name", ["more", "operations"])
 def test_the_name_of_a_group_is_not_a_command(name: str) -> None:
     with pytest.raises(UsageError, match=f"collbench help {name}"):
@@ -248,10 +193,35 @@ def test_version_with_details_has_commit_python_and_libraries(tmp_path: Path) ->
         assert (done.returncode, done.stderr) == (0, "")
         assert values["collbench"] == __version__ and values["numpy"] == metadata.version("numpy")
         assert values["Python"].split()[0] == platform.python_version()
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        ).stdout.strip()
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
         assert values["commit"].partition(",")[0] == (head or "unknown")
+
+
+def git(folder: Path, *words: str) -> str:
+    line = ["git", "-c", "user.name=n", "-c", "user.email=e@localhost", *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+@pytest.mark.contract
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
+def test_a_checkout_has_its_commit_and_an_install_inside_it_that_of_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "collbench"
+    package.mkdir()
+    (package / "__init__.py").write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "Add a file")
+    git(tmp_path, "tag", "v1.0.0")
+    head = git(package, "rev-parse", "HEAD")
+    assert version.commit(package) == head
+    (package / "__init__.py").write_text("2\n")
+    assert version.commit(package) == f"{head}, modified"
+    installed = package / "venv/lib/site-packages/collbench"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(version, "COMMIT", "abc")
+    assert version.commit(installed) == "abc"
+    monkeypatch.setenv("PATH", "")  # without git
+    assert version.commit(package) == ""
 
 
 def imported(stderr: str) -> set[str]:
@@ -268,13 +238,10 @@ def test_a_start_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize(
-    ("command", "without"),
-    [
-        ("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "rich", "jsonschema", "sqlalchemy"}),
-        ("backends", {"torch", "pandas", "rich"}),
-    ],
-)
+@pytest.mark.parametrize(("command", "without"), [
+    ("allreduce --sizes 8 --backend mpi", {"torch", "pandas", "rich", "jsonschema", "sqlalchemy"}),
+    ("backends", {"torch", "pandas", "rich"}),
+])  # fmt: skip
 def test_the_mpi_path_imports_no_torch(command: str, without: set[str], tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     done = run(tmp_path, *command.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})

@@ -1,7 +1,5 @@
 """The manual page, which `tools/man_page` makes from the parsers when a wheel is built."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -49,14 +47,8 @@ def test_the_head(page: str) -> None:
 def test_it_renders_with_every_command_and_every_option(rendered: str) -> None:
     headings = re.findall(r"^([A-Z][A-Z ]+)$", rendered, re.MULTILINE)
     assert [*headings[:3], *headings[-4:]] == [
-        "NAME",
-        "SYNOPSIS",
-        "DESCRIPTION",
-        "OPTIONS OF OPERATIONS AND RUN",
-        "ENVIRONMENT",
-        "FILES",
-        "EXIT STATUS",
-    ]
+        "NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS OF OPERATIONS AND RUN", "ENVIRONMENT", "FILES", "EXIT STATUS",
+    ]  # fmt: skip
     words = set(re.findall(r"[\w-]+", rendered))
     for name, parser in all_parsers()[1].items():
         options = {option for action in actions_of(parser) if action.help != SUPPRESS for option in action.option_strings}

@@ -1,7 +1,5 @@
 """Options become the request; COLLBENCH_* variables set the options that are not typed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -10,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from collbench.cli.main import check_words
+from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget
 from collbench.measuring.tasks.cases import check_traffic
@@ -27,15 +27,11 @@ K, M = 1024, 1024**2
 UNSET = dict.fromkeys(("COLLBENCH_SIZES", "COLLBENCH_MAX_TIME", "COLLBENCH_ITERATIONS", "COLLBENCH_WARMUP"), "")
 
 
-@pytest.mark.parametrize(
-    ("command", "formats"),
-    [
-        (["report", "reports/first-run"], "table, nccl-tests, csv, bmf, jsonl"), (["allreduce"], "table, nccl-tests, csv, bmf, jsonl"),
-        (["compare", "a", "b"], "table, csv, jsonl, markdown"), (["runs"], "table, csv, jsonl"), (["check"], "table, json"),
-        (["peak", "allreduce"], "text, json, csv"), (["gate"], "table, json, github"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "formats"), [
+    (["report", "reports/first-run"], "table, nccl-tests, csv, bmf, jsonl"), (["allreduce"], "table, nccl-tests, csv, bmf, jsonl"),
+    (["compare", "a", "b"], "table, csv, jsonl, markdown"), (["runs"], "table, csv, jsonl"), (["check"], "table, json"),
+    (["peak", "allreduce"], "text, json, csv"), (["gate"], "table, json, github"),
+], ids=lambda value: value[0] if isinstance(value, list) else "")  # fmt: skip
 def test_an_unknown_format_has_one_sentence_and_the_list_of_the_help(command: list[str], formats: str) -> None:
     done = run_here(ROOT, *command, "--format", "xml")
     assert (done.returncode, done.stderr.strip()) == (2, f"collbench: unknown --format 'xml': choose from {formats}")
@@ -67,16 +63,13 @@ def test_full_measures_every_size_without_a_total_time(request_of: Any) -> None:
         assert request.budget == Budget(5.0)
 
 
-@pytest.mark.parametrize("typed", ["--sizes 8-64M", "-b 8 -e 64M", "-e 64M", "-f 2", "--max-time 5", "-n 9", "--precision 1"])
-def test_sizes_and_durations_replace_the_fast_default(request_of: Any, typed: str) -> None:
+@pytest.mark.parametrize(("typed", "fast"), [
+    *((typed, False) for typed in ("--sizes 8-64M", "-b 8 -e 64M", "-e 64M", "-f 2", "--max-time 5", "-n 9", "--precision 1")),
+    *((typed, True) for typed in ("--dtype int8", "--backend gloo", "--in-place", "--mode batched", "--ranks 3", "-w 2", "-c 0")),
+])  # fmt: skip
+def test_sizes_and_durations_alone_replace_the_fast_default(request_of: Any, typed: str, fast: bool) -> None:
     request = request_of(f"allreduce {typed}")
-    assert (request.sweep.sparse, request.budget.total_s) == (False, None)
-
-
-@pytest.mark.parametrize("typed", ["--dtype int8", "--backend gloo", "--in-place", "--mode batched", "--ranks 3", "-w 2", "-c 0"])
-def test_other_options_keep_the_fast_default(request_of: Any, typed: str) -> None:
-    request = request_of(f"allreduce {typed}")
-    assert (request.sweep.sparse, request.budget.total_s) == (True, 8.0)
+    assert (request.sweep.sparse, request.budget.total_s) == (fast, 8.0 if fast else None)
 
 
 def test_the_total_time_can_be_set_for_any_sizes_and_suites(request_of: Any) -> None:
@@ -89,9 +82,8 @@ def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
     done = run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--format", "json", env=UNSET)
     assert [json.loads(line)["size_bytes"] for line in done.stdout.splitlines()][-1] == 64 * M
     assert "8 cases share 8 s of --total-time" in done.stderr
-    assert (
-        "24 cases × 5 s of --max-time" in run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--full", env=UNSET).stdout
-    )
+    full = run_here(tmp_path, "allreduce", "--backend", "simulated", "--dry-run", "--full", env=UNSET)
+    assert "24 cases × 5 s of --max-time" in full.stdout
 
 
 @pytest.mark.parametrize("line", [line_of_command(line) for line in ("allreduce", "p2p", "barrier", "run quick", "pairs")])
@@ -116,9 +108,8 @@ def test_the_short_forms_of_nccl_tests(request_of: Any) -> None:
 def test_the_long_forms(request_of: Any) -> None:
     request = request_of(
         "p2p --sizes 8,1K --backend simulated --dtype bfloat16 --mode pipelined --buffers rotating --out-of-place --window 8 --iterations 4"
-        " --launches 4"
-        " --device cuda --telemetry 2.5 --evidence off"
-        " --warmup 0 --precision 2 --max-time 0.5 --check 0 --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
+        " --launches 4 --device cuda --telemetry 2.5 --evidence off --warmup 0 --precision 2 --max-time 0.5 --check 0"
+        " --ceiling 12.5 --seed 9 --ranks 6 --timeout 7 --allocation a --out o"
     )
     sweep, budget = request.sweep, request.budget
     assert (sweep.sizes, sweep.mode, sweep.buffers, sweep.in_place, sweep.window) == ((8, K), "pipelined", "rotating", False, 8)
@@ -129,31 +120,21 @@ def test_the_long_forms(request_of: Any) -> None:
     assert (sweep.device, request.telemetry_hz, request.evidence) == ("cuda", 2.5, "off")
 
 
-def test_every_long_option_has_a_variable(request_of: Any) -> None:
+def test_every_long_option_has_a_variable_and_an_empty_one_is_none(request_of: Any) -> None:
     request = request_of(
         "broadcast", COLLBENCH_SIZES="64", COLLBENCH_BACKEND="gloo", COLLBENCH_DTYPE="int8", COLLBENCH_ROOT="1", COLLBENCH_IN_PLACE="1",
         COLLBENCH_MAX_TIME="0.5", COLLBENCH_CHECK="0", COLLBENCH_OUT="o", COLLBENCH_RANKS="3", COLLBENCH_QUIET="no",
     )  # fmt: skip
     assert (request.sweep.sizes, request.sweep.roots, request.sweep.in_place) == ((64,), (1,), True)
     assert (request.requested, request.budget.max_time_s, request.check, request.out, request.ranks) == ({"gloo"}, 0.5, 0, Path("o"), 3)
-
-
-@pytest.mark.parametrize("typed", ["--sizes 8", "--sizes=8", "-b 8"])
-def test_a_typed_option_wins_over_the_variable(typed: str, request_of: Any) -> None:
-    assert request_of(f"allreduce {typed}", COLLBENCH_SIZES="1K").sweep.sizes == (8,)
-
-
-@pytest.mark.parametrize("typed", ["-n 5", "-n5", "--iterations 5", "--iterations=5"])
-def test_a_short_form_wins_over_the_variable(typed: str, request_of: Any) -> None:
-    assert request_of(f"allreduce {typed}", COLLBENCH_ITERATIONS="9").budget.iterations == 5
-
-
-def test_a_typed_placement_wins_over_the_variable_of_the_other_one(request_of: Any) -> None:
-    assert request_of("allreduce --out-of-place", COLLBENCH_IN_PLACE="1").sweep.in_place is False
-
-
-def test_an_empty_variable_is_none(request_of: Any) -> None:
     assert request_of("allreduce", COLLBENCH_OUT="", COLLBENCH_SIZES="", COLLBENCH_IN_PLACE="").out is None
+
+
+@pytest.mark.parametrize("typed", ["--sizes 8 -n 5", "--sizes=8 -n5", "-b 8 --iterations 5", "-b 8 --iterations=5"])
+def test_a_typed_option_wins_over_the_variable(typed: str, request_of: Any) -> None:
+    variables = {"COLLBENCH_SIZES": "1K", "COLLBENCH_ITERATIONS": "9", "COLLBENCH_IN_PLACE": "1"}  # of the other placement, too
+    request = request_of(f"allreduce {typed} --out-of-place", **variables)
+    assert (request.sweep.sizes, request.budget.iterations, request.sweep.in_place) == ((8,), 5, False)
 
 
 def test_options_that_only_nccl_has(request_of: Any) -> None:
@@ -182,11 +163,6 @@ def test_the_gdr_check_has_at_least_two_launches_a_side(request_of: Any) -> None
     assert request_of("allreduce --backend nccl --gdr-check --launches 5").launches == 5
 
 
-def test_a_variable_is_as_strict_as_an_option(request_of: Any) -> None:
-    with pytest.raises(UsageError, match="--iterations: 'x'"):
-        request_of("allreduce", COLLBENCH_ITERATIONS="x")
-
-
 def test_repeated_names_count_once(request_of: Any) -> None:
     request = request_of("allreduce --backend gloo,gloo --dtype int8,int8 --redop max,max --sizes 8,8")
     assert (request.backends, len(request.sweep.dtypes), request.sweep.redops, request.sweep.sizes) == (("gloo",), 1, ("max",), (8,))
@@ -200,9 +176,24 @@ def test_a_command_has_only_the_options_of_its_operations(command: str, option: 
         request_of(f"{command} {option}")
 
 
-def test_options_are_never_abbreviated(request_of: Any) -> None:
-    with pytest.raises(UsageError, match=r"--iter: .*--iterations"):
-        request_of("allreduce --iter 3")
+def parsers() -> dict[str, Parser]:
+    found = {name: Parser() for name in ("report", "compare", "gate")}
+    found["report"].add_argument("--history")
+    found["compare"].add_argument("--history")
+    found["gate"].add_argument("--baseline")
+    found["gate"].add_argument("--base")
+    return found
+
+
+@pytest.mark.parametrize(("command", "word", "remedy"), [
+    ("gate", "--histroy", "--histroy (see"), ("report", "--hi", "did you mean --history?"),
+    ("report", "--histroy=3", "did you mean --history?"), ("gate", "--history", "--history: compare and report "),
+    ("report", "--baseline", "--baseline: gate "), ("gate", "basel", "'basel'"), ("gate", "-x8", "-x (see"),
+])  # fmt: skip
+def test_the_error_has_the_similar_option_or_the_command_that_has_it(command: str, word: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_words(command, [word], parsers())
+    assert remedy in str(caught.value)
 
 
 # --skew and --traffic become the traffic of the cases; a barrier has no options for data.
@@ -244,32 +235,24 @@ def test_a_barrier_has_neither_sizes_nor_types_nor_places(asked: Any) -> None:
             asked(f"barrier {option}")
 
 
-def world(*names: list[str]) -> Any:
-    """Return ranks that have traffic of these names."""
-    members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(len(names))]
+def test_all_ranks_need_the_same_file_and_exchange_nothing_if_no_traffic_is_uneven() -> None:
+    asked: list[str] = []
+    names = [["m:11111111"], ["m:11111111"], ["m:22222222"]]
+    members = [f"rank {rank} (node{rank}, pid {rank})" for rank in range(3)]
 
     def refuse(reason: str) -> None:
         raise UsageError(reason)
 
-    return SimpleNamespace(allgather=lambda mine, what: list(names), members=members, refuse=refuse)
+    def world(ranks: int) -> Any:
+        return SimpleNamespace(allgather=lambda mine, what: asked.append(what) or names[:ranks], members=members, refuse=refuse)
 
-
-def sweep_of(traffic: Traffic | None) -> Sweep:
-    return Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=traffic)
-
-
-def test_all_ranks_need_the_same_file() -> None:
-    mine = sweep_of(Traffic("m:11111111", matrix=((1.0,),)))
-    check_traffic(mine, world(["m:11111111"], ["m:11111111"]))
-    with pytest.raises(UsageError) as refused:
-        check_traffic(mine, world(["m:11111111"], ["m:11111111"], ["m:22222222"]))
-    assert all(value in str(refused.value) for value in ("rank 2 (node2, pid 2)", "m:22222222", "m:11111111"))
-
-
-def test_ranks_exchange_nothing_if_no_traffic_is_uneven() -> None:
-    asked: list[str] = []
-    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), SimpleNamespace(allgather=lambda _, what: asked.append(what)))  # type: ignore[arg-type]
+    check_traffic(Sweep((BARRIER,), (8,), (DTYPES["int8"],)), world(3))
     assert asked == []
+    mine = Sweep((ALLTOALLV,), (8,), (DTYPES["int8"],), traffic=Traffic("m:11111111", matrix=((1.0,),)))
+    check_traffic(mine, world(2))
+    with pytest.raises(UsageError) as refused:
+        check_traffic(mine, world(3))
+    assert all(value in str(refused.value) for value in ("rank 2 (node2, pid 2)", "m:22222222", "m:11111111"))
 
 
 # --split from the command line to the row, on virtual ranks and on real MPI and Gloo.

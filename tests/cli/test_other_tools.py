@@ -1,7 +1,5 @@
 """Commands and options of nccl-tests, OSU and mpirun are translated, or rejected with the equivalent."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path
@@ -40,9 +38,8 @@ def test_every_option_of_nccl_tests_is_covered() -> None:
 
 
 def test_what_the_options_of_nccl_tests_mean() -> None:
-    found = parsed(
-        "all_reduce_perf --minbytes 8 --maxbytes=1M --stepfactor 4 --iters 7 --warmup_iters=2 --op max --datatype half --ngpus 2"
-    )
+    line = "all_reduce_perf --minbytes 8 --maxbytes=1M --stepfactor 4 --iters 7 --warmup_iters=2 --op max --datatype half --ngpus 2"
+    found = parsed(line)
     assert (found.minimum, found.maximum, found.factor, found.iterations, found.warmup) == ("8", "1M", "4", 7, 2)
     assert (found.redop, found.dtype, found.gpus_per_process) == (["max"], ["half"], 2)
     assert [parsed(f"allreduce {words}").mode for words in ("", "-z 0", "-z 3", "-G 0", "-G 5")] == [None, None, "isolated", None, "graph"]
@@ -59,41 +56,24 @@ def test_all_types_and_all_reduction_ops() -> None:
     assert ([dtype.name for dtype in sweep.dtypes], sweep.redops) == (list(DTYPES), ("sum", "prod", "min", "max", "avg"))
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        ("all_reduce_perf all_reduce_perf_mpi all-reduce all_reduce osu_allreduce AllReduce", "allreduce"),
-        ("all_gather_perf osu_allgather all-gather", "allgather"),
-        ("reduce_scatter_perf osu_reduce_scatter reduce-scatter", "reducescatter"),
-        ("alltoall_perf osu_alltoall all-to-all", "alltoall"),
-        ("alltoallv_perf osu_alltoallv", "alltoallv"),
-        ("broadcast_perf osu_bcast bcast", "broadcast"),
-        ("gather_perf osu_gather", "gather"),
-        ("scatter_perf osu_scatter", "scatter"),
-        ("sendrecv_perf send-recv", "sendrecv"),
-        ("hypercube_perf", "hypercube"),
-        ("reduce_perf osu_reduce", "reduce"),
-        ("osu_barrier", "barrier"),
-        ("osu_latency latency", "p2p --only latency"),
-        ("osu_bw bandwidth bw", "p2p --only bandwidth"),
-        ("osu_mbw_mr Uniband", "multipair --only bandwidth"),
-        ("Biband", "multipair --only bidirectional"),
-        ("osu_bibw", "p2p --only bidirectional"),
-        ("osu_put_latency osu_put_bw", "put"),
-        ("osu_get_latency osu_get_bw", "get"),
-        ("osu_acc_latency", "accumulate"),
-        ("neighbor_alltoall osu_neighbor_alltoall", "neighbor-alltoall"),
-        ("osu_neighbor_allgather", "neighbor-allgather"),
-        ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
-        ("ibcast osu_ibcast ibroadcast", "broadcast --calls nonblocking"),
-        ("ibarrier", "barrier --calls nonblocking"),
-        ("ireduce_scatter osu_ireduce_scatter", "reducescatter --calls nonblocking"),
-        ("osu_ineighbor_alltoall", "neighbor-alltoall --calls nonblocking"),
-        ("allreduce_persistent osu_allreduce_persistent", "allreduce --calls persistent"),
-        ("osu_latency_persistent latency_persistent", "p2p --only latency --calls persistent"),
-        ("report doctor import ireport idoctor report_persistent", ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "command"), [
+    ("all_reduce_perf all_reduce_perf_mpi all-reduce all_reduce osu_allreduce AllReduce", "allreduce"),
+    ("all_gather_perf osu_allgather all-gather", "allgather"), ("reduce_scatter_perf osu_reduce_scatter reduce-scatter", "reducescatter"),
+    ("alltoall_perf osu_alltoall all-to-all", "alltoall"), ("alltoallv_perf osu_alltoallv", "alltoallv"),
+    ("broadcast_perf osu_bcast bcast", "broadcast"), ("gather_perf osu_gather", "gather"), ("scatter_perf osu_scatter", "scatter"),
+    ("sendrecv_perf send-recv", "sendrecv"), ("hypercube_perf", "hypercube"), ("reduce_perf osu_reduce", "reduce"),
+    ("osu_barrier", "barrier"), ("osu_latency latency", "p2p --only latency"), ("osu_bw bandwidth bw", "p2p --only bandwidth"),
+    ("osu_mbw_mr Uniband", "multipair --only bandwidth"), ("Biband", "multipair --only bidirectional"),
+    ("osu_bibw", "p2p --only bidirectional"), ("osu_put_latency osu_put_bw", "put"), ("osu_get_latency osu_get_bw", "get"),
+    ("osu_acc_latency", "accumulate"), ("neighbor_alltoall osu_neighbor_alltoall", "neighbor-alltoall"),
+    ("osu_neighbor_allgather", "neighbor-allgather"), ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
+    ("ibcast osu_ibcast ibroadcast", "broadcast --calls nonblocking"), ("ibarrier", "barrier --calls nonblocking"),
+    ("ireduce_scatter osu_ireduce_scatter", "reducescatter --calls nonblocking"),
+    ("osu_ineighbor_alltoall", "neighbor-alltoall --calls nonblocking"),
+    ("allreduce_persistent osu_allreduce_persistent", "allreduce --calls persistent"),
+    ("osu_latency_persistent latency_persistent", "p2p --only latency --calls persistent"),
+    ("report doctor import ireport idoctor report_persistent", ""),
+])  # fmt: skip
 def test_commands_of_other_tools(words: str, command: str) -> None:
     _, known = main.all_parsers()
     assert {" ".join(command_named(word, known)) for word in words.split()} == ({command} if command else set(words.split()))

@@ -1,9 +1,6 @@
 """Output streams: data goes to stdout, notes to stderr, colour and a live line only to a terminal."""
 
-from __future__ import annotations
-
 import codecs
-import csv
 import fcntl
 import io
 import json
@@ -21,7 +18,7 @@ import pytest
 
 from collbench.cli import main
 from collbench.results.reader import read_run
-from tests.cli.command import PROGRAM, ROOT, environment, one_sentence, run, running, until
+from tests.cli.command import PROGRAM, ROOT, environment, run, running, until
 
 pytestmark = [pytest.mark.contract, pytest.mark.long]
 
@@ -34,22 +31,6 @@ def test_json_equals_the_stored_rows(tmp_path: Path) -> None:
     done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "json")
     assert (done.returncode, done.stdout) == (0, (tmp_path / "run" / "cells.jsonl").read_text())
     assert sorted(json.loads(line)["size_bytes"] for line in done.stdout.splitlines()) == [8, 1024]
-
-
-def test_csv_has_a_line_per_row(tmp_path: Path) -> None:
-    done = run(tmp_path, *SHORT, "--backend", "simulated", "--format", "csv")
-    rows, stored = list(csv.DictReader(io.StringIO(done.stdout))), read_run(tmp_path / "run").rows
-    assert sorted((row["operation"], int(row["size_bytes"])) for row in rows) == [("allreduce", 8), ("allreduce", 1024)]
-    assert [float(row["busbw_bytes_per_s"]) for row in rows] == [row.busbw_bytes_per_s for row in stored]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nccl_tests_has_its_columns(backend: str, tmp_path: Path) -> None:
-    done = run(tmp_path, *SHORT, "--backend", backend, "--format", "nccl-tests")
-    lines = [line.split() for line in done.stdout.splitlines() if line and not line.startswith("#")]
-    assert [words[:5] for words in lines] == [["8", "2", "float", "sum", "-1"], ["1024", "256", "float", "sum", "-1"]]
-    assert [len(words) for words in lines] == [13, 13]
-    assert not CONTROL.search(done.stdout + done.stderr)
 
 
 def by_size(lines: str) -> dict[int, dict[str, Any]]:
@@ -75,54 +56,6 @@ def test_a_table_goes_to_stdout_and_notes_to_stderr(backend: str, tmp_path: Path
         assert evidence | row.pop("evidence") == evidence
         assert reported[size] | row == reported[size]
     assert reported.keys() == stored.keys()
-
-
-def test_quiet_keeps_data_and_errors(tmp_path: Path) -> None:
-    done = run(tmp_path, *SHORT, "--backend", "simulated", "--quiet")
-    assert (done.returncode, done.stderr) == (0, "") and "allreduce" in done.stdout
-    beginnings = {line.partition(":")[0].partition(" ")[0] for line in done.stdout.splitlines()}
-    assert not beginnings & {"quality", "next", "CI", "flags", "blank", "–"}
-    assert "--out run " in run(tmp_path, *SHORT, "--backend", "simulated", "--quiet").stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "variables", "colored"),
-    [
-        ([], {"FORCE_COLOR": "1"}, True),
-        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-        (["--color", "always"], {"NO_COLOR": "1"}, True),
-    ],
-)
-def test_colour_into_a_pipe(options: list[str], variables: dict[str, str], colored: bool, tmp_path: Path) -> None:
-    done = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "simulated", *options, env=variables)
-    assert (done.returncode, "\x1b[1m" in done.stdout) == (0, colored)
-
-
-def test_the_default_run_folder(tmp_path: Path) -> None:
-    plain = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
-    assert run(tmp_path, "p2p", "--sizes", "8", "--backend", "simulated", env=plain).returncode == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"\d{8}T\d{6}Z-p2p-[0-9a-f]{6}", folder.name)
-    found = read_run(folder)
-    assert (found.finished, found.info["exit_code"], found.info["command"]) == (
-        True, 0, ["collbench", "p2p", "--ranks", "2", "--sizes", "8", "--backend", "simulated"],
-    )  # fmt: skip
-    assert {row.operation for row in found.rows} == {"p2p_latency", "p2p_bandwidth", "p2p_bidirectional"}
-
-
-def test_only_na_rows_are_an_error_and_some_are_not(tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py")
-    some = run(tmp_path, "allreduce", "--sizes", "8", "--backend", "mpi", "--redop", "sum,avg", "--out", "some")
-    assert (some.returncode, {row.redop: bool(row.na) for row in read_run(tmp_path / "some").rows}) == (0, {"sum": False, "avg": True})
-    every = run(tmp_path, "p2p", "--sizes", "8", "--backend", "mpi", "--in-place", "--out", "every")
-    assert one_sentence(every).startswith("no case can be measured: p2p_latency has no in-place form")
-    assert not (tmp_path / "every").exists()
-
-
-def test_sizes_are_rounded_to_whole_elements_with_a_note(tmp_path: Path) -> None:
-    done = run(tmp_path, "allreduce", "--sizes", "10,1001", "--backend", "simulated", "--out", "run")
-    assert done.returncode == 0 and "rounded" in done.stderr
-    assert {(row.size_bytes, "size_rounded" in row.flags) for row in read_run(tmp_path / "run").rows} == {(8, True), (1000, True)}
 
 
 class Terminal:
@@ -178,19 +111,9 @@ def test_a_terminal_shows_at_once_what_happens_before_the_first_case(tmp_path: P
     pytest.importorskip("mpi4py")
     terminal = Terminal(tmp_path, *SHORT, "--backend", "mpi")
     assert terminal.end() == 0
-    started, opening, reading, first = (
-        terminal.seen.index(text) for text in ("starting 2 ranks…", "opening mpi on 2 ranks…", "reading the hardware…", "0/2")
-    )
+    texts = ("starting 2 ranks…", "opening mpi on 2 ranks…", "reading the hardware…", "0/2")
+    started, opening, reading, first = (terminal.seen.index(text) for text in texts)
     assert started < terminal.seen.index("\x1b[2K", started) < opening < reading < first
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_a_terminal_without_colour(variables: dict[str, str], tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, *SHORT, "--backend", "simulated", **variables)
-    assert terminal.end() == 0 and "allreduce" in terminal.seen
-    assert "\x1b[1m" not in terminal.seen
-    assert ("\x1b" in terminal.seen) == (variables.get("TERM") != "dumb")
 
 
 @pytest.mark.timeout(60)

@@ -1,7 +1,5 @@
 """collbench probe: this machine, machines from files, one sentence for an unreadable file."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -12,6 +10,7 @@ import pytest
 from collbench.machine.model import Gpu, GpuLink, Machine, System
 from collbench.machine.snapshot import topology_json
 from tests.cli.command import run, run_here
+from tests.cli.test_help import imported
 
 pytestmark = pytest.mark.contract
 
@@ -31,28 +30,18 @@ def cluster(tmp_path: Path) -> str:
     return "cluster.json"
 
 
-def test_this_machine(tmp_path: Path) -> None:
-    done = run(tmp_path, "probe", env=ALONE)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_this_machine_without_importing_torch_or_mpi(tmp_path: Path) -> None:
+    done = run(tmp_path, "probe", env={**ALONE, "PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0 and [line for line in done.stderr.splitlines() if not line.startswith("import time:")] == []
+    assert "collbench" in imported(done.stderr) and not imported(done.stderr) & {"torch", "mpi4py", "numpy", "pandas", "rich"}
     assert done.stdout.startswith(socket.gethostname()) and "NUMA node 0" in done.stdout and "findings: " in done.stdout
 
 
-def test_json_reads_back(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "probe", "--format", "json", env=ALONE)
-    document = json.loads(done.stdout)
-    (machine,) = document["machines"]
-    assert (document["schema"], document["differences"]) == (1, [])
-    assert {"hostname", "cpus", "numa_nodes", "gpus", "nics", "links", "findings"} <= set(machine)
-    (tmp_path / "probe.json").write_text(done.stdout)
-    again = json.loads(run_here(tmp_path, "probe", "--from", "probe.json", "--format", "json").stdout)
-    assert again["machines"][0]["system"] == machine["system"] and again["machines"][0]["nics"] == machine["nics"]
-
-
-def test_a_cluster_from_a_file(tmp_path: Path, cluster: str) -> None:
+def test_a_cluster_from_a_file_that_an_option_or_a_variable_names(tmp_path: Path, cluster: str) -> None:
     done = run_here(tmp_path, "probe", "--from", cluster)
     assert done.returncode == 0 and done.stdout.startswith("4 nodes: ")
     assert "\nnode[1-2,4]: 8 × H100, NICs unknown\n" in done.stdout and "\nnode3: 7 × H100, NICs unknown\n" in done.stdout
-    document = json.loads(run_here(tmp_path, "probe", "--from", cluster, "--format", "json").stdout)
+    document = json.loads(run_here(tmp_path, "probe", env={"COLLBENCH_FROM": cluster, "COLLBENCH_FORMAT": "json"}).stdout)
     (difference,) = document["differences"]
     assert difference.startswith("node3 ") and "7 GPUs" in difference and "8 GPUs" in difference and difference in done.stdout
     assert [machine["hostname"] for machine in document["machines"]] == ["node1", "node2", "node4", "node3"]
@@ -64,11 +53,6 @@ def test_a_skipped_file_is_reported_on_stderr_only(tmp_path: Path, cluster: str)
     (tmp_path / "sent" / "notes.txt").write_text("remember the milk")
     done = run_here(tmp_path, "probe", "--from", "sent")
     assert done.stderr.endswith("notes.txt\n") and done.stderr.count("\n") == 1 and "notes.txt" not in done.stdout
-
-
-def test_the_environment_names_a_file_too(tmp_path: Path, cluster: str) -> None:
-    done = run_here(tmp_path, "probe", env={"COLLBENCH_FROM": cluster, "COLLBENCH_FORMAT": "json"})
-    assert len(json.loads(done.stdout)["machines"]) == 4
 
 
 def test_gathered_files_read_back(tmp_path: Path) -> None:
@@ -85,9 +69,3 @@ def test_gathered_files_read_back(tmp_path: Path) -> None:
 def test_an_allocation_without_srun_is_one_node(tmp_path: Path) -> None:
     done = run_here(tmp_path, "probe", "--format", "json", env={"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[1-2]"})
     assert done.returncode == 0 and len(json.loads(done.stdout)["machines"]) == 1
-
-
-def test_probe_imports_no_torch_and_no_mpi(tmp_path: Path) -> None:
-    done = run(tmp_path, "probe", env={**ALONE, "PYTHONPROFILEIMPORTTIME": "1"})
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    assert "collbench" in imported and not imported & {"torch", "mpi4py", "numpy", "pandas", "rich"}

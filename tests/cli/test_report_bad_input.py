@@ -1,7 +1,5 @@
 """`collbench report` of folders that are empty, cut, altered or of another version: one sentence each, and the rest is printed."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -183,9 +181,3 @@ def test_a_page_of_impossible_figures(tmp_path: Path) -> None:
     assert report_run([folder], rows, "table", io.StringIO(), html=page, markdown=markdown, openmetrics=samples, err=said) == FINE
     assert rows.read_text().count("\n") == 7
     assert page.stat().st_size < 400_000
-
-
-def test_a_launch_named_twice_is_rejected(tmp_path: Path) -> None:
-    folder = store(tmp_path / "run", [make_row(8)])
-    with pytest.raises(UsageError, match="twice"):
-        shown(folder, folder)

@@ -1,6 +1,4 @@
-"""--resume on the command line: after a kill, and with options that contradict it."""
-
-from __future__ import annotations
+"""--resume on the command line: after a kill, and of what has nothing left."""
 
 import csv
 import json
@@ -18,67 +16,30 @@ from tests.conftest import line_of_command, needs_command, needs_plugin, sample
 
 pytestmark = pytest.mark.system
 
-SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
-
-
-@pytest.mark.parametrize("more", [("--out", "other"), ("--launches", "2"), ("--gdr-check",)])
-def test_options_that_need_another_folder_are_rejected(tmp_path: Path, more: tuple[str, ...]) -> None:
-    done = run_here(tmp_path, *SWEEP, "--resume", "run", *more)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"collbench: --resume and {more[0]} ")
-
-
-def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
-    done = run(tmp_path, *SWEEP, "--resume", "nowhere")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "nowhere" in done.stderr and "run.json" in done.stderr
-
-
 QUICK = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,16", "--max-time", "0.01", "--out", "run")
+REQUEUED = (*QUICK, "--dtype", "float64")
 
 
-def test_the_error_about_a_used_folder_has_the_options_that_resume_it(tmp_path: Path) -> None:
-    assert run(tmp_path, *QUICK).returncode == 0
-    done = run(tmp_path, *QUICK)
-    assert done.returncode == 2 and all(
-        option in done.stderr for option in ("--out run ", "`collbench --resume run`", "--resume-if-exists")
-    )
-
-
-def test_a_requeued_command_starts_its_run_and_then_resumes_it(tmp_path: Path) -> None:
-    first = run(tmp_path, *QUICK, "--resume-if-exists", "--format", "json")
-    cases = tmp_path / "run" / "cells.jsonl"
-    before = cases.read_text().splitlines()
-    cases.write_text(before[0] + "\n")
-    again = run(tmp_path, *QUICK, "--format", "json", env={"COLLBENCH_RESUME_IF_EXISTS": "1"})
-    assert (first.returncode, again.returncode, len(first.stdout.splitlines()), len(again.stdout.splitlines())) == (0, 0, 2, 2)
-    assert "run has 1 of 2 cases" in again.stderr
-    assert cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize(("more", "said"), [
-    ((), "--resume-if-exists needs a run folder"),
-    (("--out", "run", "--resume", "run"), "--resume and --out "),
-    (("--out", "run", "--launches", "2"), "--resume-if-exists and --launches "),
+@pytest.mark.parametrize(("words", "variables"), [
+    (("--resume", "run"), {}), (("--resume=run",), {}), (("allreduce", "--resume", "run", "--quiet"), {}),
+    (REQUEUED, {"COLLBENCH_RESUME_IF_EXISTS": "1"}),
 ])  # fmt: skip
-def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
-    done = run_here(tmp_path, *SWEEP, "--resume-if-exists", *more)
-    assert done.returncode == 2 and done.stderr.startswith(f"collbench: {said}")
-
-
-@pytest.mark.parametrize("words", [("--resume", "run"), ("--resume=run",), ("allreduce", "--resume", "run", "--quiet")])
-def test_a_run_is_resumed_with_its_own_options(words: tuple[str, ...], tmp_path: Path) -> None:
-    assert run(tmp_path, *QUICK, "--dtype", "float64").returncode == 0
+def test_a_run_is_resumed_with_its_own_options_or_by_its_requeued_command(
+    words: tuple[str, ...], variables: dict[str, str], tmp_path: Path
+) -> None:
+    first = run(tmp_path, *REQUEUED, "--resume-if-exists", "--format", "json")
+    assert (first.returncode, len(first.stdout.splitlines())) == (0, 2)
     cases = tmp_path / "run" / "cells.jsonl"
     before = cases.read_text().splitlines()
     cases.write_text(before[0] + "\n")
-    done = run(tmp_path, *words, "--format", "json")
+    done = run(tmp_path, *words, "--format", "json", env=variables)
     assert done.returncode == 0, done.stderr
+    assert ("run has 1 of 2 cases" in done.stderr) == ("--quiet" not in words)
     rows = [json.loads(line) for line in cases.read_text().splitlines()]
     assert [row["dtype"] for row in rows] == ["float64"] * 2 and {row["size_bytes"] for row in rows} == {8, 16}
     assert len(done.stdout.splitlines()) == 2
-    again = run(tmp_path, *words)
+    again = run(tmp_path, *words, env=variables)
     assert again.returncode == 0 and cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
 
 
@@ -99,16 +60,6 @@ def test_a_finished_run_is_shown_without_a_start(
     if code == 0:
         assert measured_columns(done.stdout) == measured_columns(first.stdout)
         assert "run has 2 cases: nothing is left to measure" in done.stderr and path.read_text() == json.dumps(info)
-
-
-def test_other_options_are_named_with_the_command_that_resumes(tmp_path: Path) -> None:
-    assert run(tmp_path, *QUICK).returncode == 0
-    for more in ((), ("--dry-run",)):
-        done = run(tmp_path, *QUICK[:-4], "--max-time", "0.05", "--resume", "run", *more)
-        assert done.returncode == 2 and one_sentence(done)
-        assert "--max-time was 0.01 and is 0.05" in done.stderr and "`collbench --resume run`" in done.stderr
-    other = run(tmp_path, "p2p", "--resume", "run")
-    assert other.returncode == 2 and one_sentence(other) and "`collbench allreduce`" in other.stderr
 
 
 @pytest.mark.parametrize("command", [["trace", "--", "touch", "made"], ["kernels"], ["no-command"], [], [7], "allreduce"])
@@ -146,7 +97,10 @@ def test_a_killed_run_can_be_resumed(tmp_path: Path, file: str, backend: str, ra
     killed = start(tmp_path, *line, "--out", "run", env=UNBRIEF)
     records = tmp_path / "run" / file
     until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 2, "two records")
-    started = running(tmp_path) if victim == "parent" else [ranks_of(tmp_path)[int(victim.split()[1])]]
+    started = running(tmp_path)
+    if victim != "parent":
+        rank_map = json.loads((tmp_path / "run" / "run.json").read_text())["rank_map"]
+        started = [rank_map[int(victim.split()[1])]["pid"]]
     for pid in started:
         with suppress(ProcessLookupError):  # ranks end with their parent
             os.kill(pid, signal.SIGKILL)
@@ -170,14 +124,8 @@ def test_a_killed_run_can_be_resumed(tmp_path: Path, file: str, backend: str, ra
 
 def measured_columns(text: str) -> list[list[tuple[str, str]]]:
     """Return the rows of a CSV, sorted, without the expected times, which only a finished run has."""
-    return sorted(
-        [(name, value or "") for name, value in row.items() if "expected_time" not in name] for row in csv.DictReader(text.splitlines())
-    )
-
-
-def ranks_of(folder: Path) -> list[int]:
-    """Return the process of each rank."""
-    return [place["pid"] for place in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
+    rows = csv.DictReader(text.splitlines())
+    return sorted([(name, value or "") for name, value in row.items() if "expected_time" not in name] for row in rows)
 
 
 @pytest.mark.parametrize("command", [line_of_command(line) for line in ("pairs", "hunt", "workload fsdp --model 1M")])

@@ -1,7 +1,5 @@
 """`collbench` alone, `collbench runs`, `collbench report` without a run, and the confirmation of written files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -48,16 +46,9 @@ def test_alone_it_prints_ten_lines_with_the_three_commands(tmp_path: Path) -> No
     assert "collbench --help" in done.stdout and not list(tmp_path.iterdir())
 
 
-def test_runs_are_listed_newest_first_with_the_best_row(folder: Path) -> None:
-    found = runs_below(folder / "runs")
-    assert [each.path.name for each in found] == ["pairs-under-load", "two-hosts", "first-run"]
-    pairs, _, first = found
-    assert (first.operation, first.ranks, first.launches, first.cases, first.exit_code) == ("allreduce", 2, 1, 22, 0)
-    assert first.best is not None and (first.best.backend, first.best.size_bytes) == ("mpi", 64 << 20)
-    assert (pairs.cases, pairs.best) == (0, None)
-
-
-def test_folders_that_cannot_be_read_do_not_hide_the_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_listed_newest_first_with_the_best_row_beside_folders_that_cannot_be_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "runs" / "loop").symlink_to("loop")
     (folder / "runs" / "private").mkdir()
 
@@ -67,7 +58,12 @@ def test_folders_that_cannot_be_read_do_not_hide_the_runs(folder: Path, monkeypa
         return (path / "run.json").is_file()
 
     monkeypatch.setattr("collbench.report.run_list.holds_a_run", holds)
-    assert [each.path.name for each in runs_below(folder / "runs")] == ["pairs-under-load", "two-hosts", "first-run"]
+    found = runs_below(folder / "runs")
+    assert [each.path.name for each in found] == ["pairs-under-load", "two-hosts", "first-run"]
+    pairs, _, first = found
+    assert (first.operation, first.ranks, first.launches, first.cases, first.exit_code) == ("allreduce", 2, 1, 22, 0)
+    assert first.best is not None and (first.best.backend, first.best.size_bytes) == ("mpi", 64 << 20)
+    assert (pairs.cases, pairs.best) == (0, None)
 
 
 def test_the_list_has_the_same_values_for_programs(folder: Path) -> None:
@@ -106,26 +102,19 @@ def test_written_files_are_confirmed_on_stderr(folder: Path) -> None:
 # collbench compare A B: prints a comparison; a slower run is not a failure.
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """A folder with two runs, b twice as slow as a."""
+@pytest.mark.contract
+def test_a_slower_run_is_not_a_failure(tmp_path: Path) -> None:
     for name, p50 in (("a", 1e-6), ("b", 2e-6)):
         store(tmp_path / name, [make_row(8, time_s=make_times(p50))])
-    return tmp_path
-
-
-@pytest.mark.contract
-def test_a_slower_run_is_not_a_failure(runs: Path) -> None:
-    done = run(runs, "compare", "a", "b")
+    done = run(tmp_path, "compare", "a", "b")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 inconclusive (one launch each; " in done.stdout
-    assert json.loads(run_here(runs, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["outcome"] == "inconclusive"
+    assert json.loads(run_here(tmp_path, "compare", "a", "b", "--format", "json").stdout)["cells"][0]["outcome"] == "inconclusive"
 
 
 # `collbench report` with its outputs: where they go, what they import, and errors in one sentence.
 
 FIRST_RUN = str(ROOT / "reports" / "first-run")
-PEAK = "7.44 of 27.4 GB/s (27 %) limited by memory copy and sum (measured)"
 
 
 @pytest.mark.contract

@@ -1,7 +1,5 @@
 """No table and no sentence of a command is wider than the terminal, on stored runs; a pipe gets every column."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -21,26 +19,14 @@ pytestmark = pytest.mark.system
 REPORTS = Path(__file__).parents[2] / "reports"
 TO_COPY = ("  collbench ", "  what = ")  # commands and files that `gate` proposes stay whole
 COMMANDS = (
-    "compare {stored}/shaped-1gbit-pmi2 {stored}/shaped-1gbit-pmix",
-    "compare {reports}/regression/before {reports}/regression/after",
-    "report {reports}/pairs-trials/host-0",
-    "report {reports}/training",
-    "baseline show base",
-    "baseline diff base night-1 night-4",
-    "history base",
-    "gate --baseline base {reports}/regression/after",
-    "gate --self-test --trials 1",
-    "doctor --from {reports}/example-node",
-    "doctor --launch",
-    "probe --from {reports}/example-node",
-    "probe --from {reports}/example-node --format matrix",
-    "peak allreduce --from {reports}/example-node --nodes 4 --measured 364.9",
-    "backends",
-    "explain",
-    "explain CB2101",
-    "run quick --ranks 2 --dry-run",
+    "compare {stored}/shaped-1gbit-pmi2 {stored}/shaped-1gbit-pmix", "compare {reports}/regression/before {reports}/regression/after",
+    "report {reports}/pairs-trials/host-0", "report {reports}/training", "baseline show base", "baseline diff base night-1 night-4",
+    "history base", "gate --baseline base {reports}/regression/after", "gate --self-test --trials 1",
+    "doctor --from {reports}/example-node", "doctor --launch", "probe --from {reports}/example-node",
+    "probe --from {reports}/example-node --format matrix", "peak allreduce --from {reports}/example-node --nodes 4 --measured 364.9",
+    "backends", "explain", "explain CB2101", "run quick --ranks 2 --dry-run",
     "workload data-parallel --model bert-large --ranks 4 --dry-run",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

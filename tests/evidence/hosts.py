@@ -1,7 +1,5 @@
 """Hand-made trees of /sys, as kernels write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -56,11 +56,8 @@ def test_settings_are_read(tmp_path, files, boost):
 
 
 @pytest.mark.parametrize(("cpus", "said"), [
-    ([["a 0"], ["a 1"]], "each rank on 1 CPU of its own"),
-    ([["a 0", "a 1"], ["b 0", "b 1"]], "each rank on 2 CPUs of its own"),
-    ([["a 0", "a 1"], ["a 0", "a 1"]], "ranks share 2 CPUs"),
-    ([["a 0"], ["a 0"]], "ranks share 1 CPU"),
-    ([["a 0"]], "ranks share 1 CPU"),
+    ([["a 0"], ["a 1"]], "each rank on 1 CPU of its own"), ([["a 0", "a 1"], ["b 0", "b 1"]], "each rank on 2 CPUs of its own"),
+    ([["a 0", "a 1"], ["a 0", "a 1"]], "ranks share 2 CPUs"), ([["a 0"], ["a 0"]], "ranks share 1 CPU"), ([["a 0"]], "ranks share 1 CPU"),
 ])  # fmt: skip
 def test_how_ranks_are_bound(cpus, said):
     assert binding(cpus) == said
@@ -91,18 +88,15 @@ def span(threads, own_s, working_s, seconds=2.0):
     return {"threads": threads, "own_s": own_s, "working_s": working_s, "seconds": seconds}
 
 
-@pytest.mark.parametrize(
-    ("spans", "cpus", "spread", "expected", "explains"),
-    [
-        # Gloo on an idle machine with 2 cores: four threads of each rank
-        ([span(4, 1.8, 3.9), span(4, 1.9, 3.9)], [(0, 1)] * 2, 7.0, SharedCores(8, 2, 0.05, 7.0), True),
-        ([span(4, 1.8, 3.9), span(4, 1.9, 3.9)], [(0, 1)] * 2, 1.3, SharedCores(8, 2, 0.05, 1.3), False),  # times hardly vary
-        ([span(4, 0.4, 4.0), span(4, 0.4, 4.0)], [(0, 1)] * 2, 7.0, SharedCores(8, 2, 0.8, 7.0), False),  # other work
-        ([span(1, 2.0, 4.0), span(1, 2.0, 4.0)], [(0, 1)] * 2, 7.0, SharedCores(2, 2, 0.0, 7.0), False),  # a thread of each rank
-        ([span(4, 1.8, 1.9), span(4, 1.9, 2.0)], [(0,), (1,)], 7.0, SharedCores(8, 2, 0.05, 7.0), True),  # each rank on its own core
-        ([span(4, 1.8, 9.0), span(4, 1.9, 9.0)], [tuple(range(8))] * 2, 7.0, SharedCores(8, 8, 0.331, 7.0), False),
-    ],
-)
+@pytest.mark.parametrize(("spans", "cpus", "spread", "expected", "explains"), [
+    # Gloo on an idle machine with 2 cores: four threads of each rank
+    ([span(4, 1.8, 3.9), span(4, 1.9, 3.9)], [(0, 1)] * 2, 7.0, SharedCores(8, 2, 0.05, 7.0), True),
+    ([span(4, 1.8, 3.9), span(4, 1.9, 3.9)], [(0, 1)] * 2, 1.3, SharedCores(8, 2, 0.05, 1.3), False),  # times hardly vary
+    ([span(4, 0.4, 4.0), span(4, 0.4, 4.0)], [(0, 1)] * 2, 7.0, SharedCores(8, 2, 0.8, 7.0), False),  # other work
+    ([span(1, 2.0, 4.0), span(1, 2.0, 4.0)], [(0, 1)] * 2, 7.0, SharedCores(2, 2, 0.0, 7.0), False),  # a thread of each rank
+    ([span(4, 1.8, 1.9), span(4, 1.9, 2.0)], [(0,), (1,)], 7.0, SharedCores(8, 2, 0.05, 7.0), True),  # each rank on its own core
+    ([span(4, 1.8, 9.0), span(4, 1.9, 9.0)], [tuple(range(8))] * 2, 7.0, SharedCores(8, 8, 0.331, 7.0), False),
+])  # fmt: skip
 def test_threads_of_the_ranks_explain_times_that_vary(spans, cpus, spread, expected, explains):
     found = shared_cores(spans, cpus, spread)
     assert (found, found and explains_spread(found)) == (expected, explains)

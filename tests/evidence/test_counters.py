@@ -1,7 +1,5 @@
 """Counters of a host at two moments: what grew, what is unknown, and which ranks' bytes leave the host."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 
@@ -138,16 +136,16 @@ HEAD = """Inter-|   Receive                                                |  Tr
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
 """
 ROWS = "  eth0: 1000  10    1    2    0     0          0         0 2000      20    3    4    0     0       0          0\n"
-KNOWN = dict(zip(("rx_bytes", "rx_packets", "rx_errors", "rx_dropped"), (1000, 10, 1, 2), strict=True)) | dict(
-    zip(("tx_bytes", "tx_packets", "tx_errors", "tx_dropped"), (2000, 20, 3, 4), strict=True)
-)
+KNOWN = {
+    "rx_bytes": 1000, "rx_packets": 10, "rx_errors": 1, "rx_dropped": 2,
+    "tx_bytes": 2000, "tx_packets": 20, "tx_errors": 3, "tx_dropped": 4,
+}  # fmt: skip
 
 
 def machine(root: Path, table: str | bytes | None, *names: str) -> str:
     """Return a copied /sys with these interfaces, each with 7 bytes sent, and a table."""
     for name in names:
-        (root / "sys/class/net" / name / "statistics").mkdir(parents=True)
-        (root / "sys/class/net" / name / "statistics/tx_bytes").write_text("7\n")
+        interface(root, name, tx_bytes=7)
     if table is not None:
         (root / "proc/net").mkdir(parents=True)
         (root / "proc/net/dev").write_bytes(table if isinstance(table, bytes) else table.encode())
@@ -158,13 +156,10 @@ def test_the_columns_have_their_names(tmp_path: Path) -> None:
     assert counters.read(machine(tmp_path, HEAD + ROWS, "eth0")) == ({"eth0": KNOWN}, frozenset({"eth0"}))
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        None, HEAD, HEAD + "eth0: 1 2 3\n", HEAD + "eth0: a b c d e f g h i j k l m n o p\n", HEAD + "eth0:1: " + "1 " * 16,
-        HEAD + "eth0: " + "1" * 5000 + " 1" * 15,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("table", [
+    None, HEAD, HEAD + "eth0: 1 2 3\n", HEAD + "eth0: a b c d e f g h i j k l m n o p\n", HEAD + "eth0:1: " + "1 " * 16,
+    HEAD + "eth0: " + "1" * 5000 + " 1" * 15,
+])  # fmt: skip
 def test_an_interface_that_the_table_lacks_is_read_from_its_own_files(tmp_path: Path, table: str | None) -> None:
     assert counters.read(machine(tmp_path, table, "eth0"))[0] == {"eth0": {"tx_bytes": 7}}
 

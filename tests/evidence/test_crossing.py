@@ -1,7 +1,5 @@
 """Bytes that must cross between hosts, by hand and against the cuts of peak; and the evidence of a row, set against the counters."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -22,7 +20,8 @@ from tests.helpers import make_case
 
 ALLREDUCE, BROADCAST, ALLTOALLV = operations()["allreduce"], operations()["broadcast"], operations()["alltoallv"]
 NAMED = {"allreduce": ALLREDUCE, "broadcast": BROADCAST, "allgather": ALLGATHER, "reducescatter": REDUCESCATTER, "alltoall": ALLTOALL}
-S = 1 << 20  # of float32
+MIB = 1 << 20
+S = MIB  # of float32
 
 
 def shares(operation, hosts, **changes):
@@ -105,8 +104,7 @@ def test_no_cut_allows_less(name, sizes):
     assert max(busiest, together) == pytest.approx(least_time(name, parts).seconds_per_byte, abs=1e-4)
 
 
-MIB = 1 << 20
-TWO = {0: "h1", 1: "h2"}
+TWO, ONE = {0: "h1", 1: "h2"}, {0: "h1", 1: "h1"}
 STOOD = "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
 
 
@@ -154,11 +152,8 @@ def test_ranks_that_share_a_memory_are_called_out_and_bytes_over_nvlink():
 
 
 def test_rdma_ports_count_too_and_a_loopback_does_not_leave_the_host():
-    ports = {
-        "mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB},
-        "efa_0/1": {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB},
-    }
-    found = counted(seen(0, 0, 200, ports=ports))
+    efa = {"rdma_write_bytes": 40 * MIB, "rdma_read_bytes": 40 * MIB}
+    found = counted(seen(0, 0, 200, ports={"mlx5_0/1": {"tx_bytes": 60 * MIB, "rx_bytes": 60 * MIB}, "efa_0/1": efa}))
     assert found.other_path_fact is None
     assert found.hosts["h1"].out.ratio == found.hosts["h1"].into.ratio == 1.0
     counts = seen(1000, 1000, 5)
@@ -167,29 +162,22 @@ def test_rdma_ports_count_too_and_a_loopback_does_not_leave_the_host():
     assert loopback.other_path_fact and loopback.hosts["h1"].out.bytes == 1000
 
 
-@pytest.mark.parametrize(
-    ("operation", "pinned", "directly"),
-    [
-        ("allreduce", 200 * MIB, True),  # each of two ranks reads a half twice: 2 S an iteration
-        ("allreduce", 300 * MIB, True),  # with detours
-        ("allreduce", 90 * MIB, None),  # a part
-        ("allreduce", 900 * MIB, None),  # of another job, too
-        ("allreduce", 19 * MIB, False),
-        ("allreduce", 0, False),
-        ("allreduce", None, None),
-        ("broadcast", 100 * MIB, True),
-        ("broadcast", 3 * MIB, False),  # of other processes
-    ],
-)
+@pytest.mark.parametrize(("operation", "pinned", "directly"), [
+    ("allreduce", 200 * MIB, True),  # each of two ranks reads a half twice: 2 S an iteration
+    ("allreduce", 300 * MIB, True),  # with detours
+    ("allreduce", 90 * MIB, None),  # a part
+    ("allreduce", 900 * MIB, None),  # of another job, too
+    ("allreduce", 19 * MIB, False), ("allreduce", 0, False), ("allreduce", None, None), ("broadcast", 100 * MIB, True),
+    ("broadcast", 3 * MIB, False),  # of other processes
+])  # fmt: skip
 def test_what_the_kernel_copied_from_process_to_process(operation, pinned, directly):
     """100 iterations of 1 MiB, by two ranks of a host."""
-    activity = ran(host_of={0: "h1", 1: "h1"}, operation=operation)
+    activity = ran(host_of=ONE, operation=operation)
     assert moved_bytes(activity, {"h1": seen(pinned_bytes=pinned)}).copied_directly is directly
 
 
 @pytest.mark.parametrize(("changes", "why"), [
-    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"),
-    ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
+    ({"silent": ["cxi0"]}, "cxi0 has no byte counter"), ({"came_or_went": ["eth1"]}, "eth1 appeared or disappeared meanwhile"),
     ({"interfaces": {"eth0": {"tx_bytes": None}}}, "the counters of eth0 decreased: they wrapped or were reset"),
     ({"ports": {"mlx5_0/1": {"rx_bytes": None}}}, "the counters of mlx5_0/1 decreased: they wrapped or were reset"),
     ({"leaving": []}, STOOD), ({"interfaces": {"eth0": {"rx_packets": 4}}}, STOOD),
@@ -220,10 +208,9 @@ def test_one_way_is_enough():
 
 
 def test_ranks_of_one_host_cross_nothing_and_loopback_shows_their_way():
-    one = {0: "h1", 1: "h1"}
-    over_tcp = moved_bytes(ran(host_of=one), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
+    over_tcp = moved_bytes(ran(host_of=ONE), {"h1": seen(200 * MIB, 200 * MIB, 40, interface="lo")})
     assert over_tcp.inside == BytesInside(loopback_bytes=200 * MIB, at_least_bytes=200 * MIB, ratio=1.0)
-    in_memory = moved_bytes(ran(host_of=one), {"h1": seen()}).entry()["moved"]
+    in_memory = moved_bytes(ran(host_of=ONE), {"h1": seen()}).entry()["moved"]
     assert (in_memory["inside"]["loopback_bytes"], in_memory["other_path"]) == (0, None)
     assert in_memory["hosts"] == {"h1": {"interfaces": {"eth0": {}}}} and "other_path_fact" not in in_memory
 
@@ -263,9 +250,8 @@ def test_a_barrier_between_hosts_takes_packets_if_no_bytes(packets, other_path):
 
 
 def test_a_barrier_of_groups_that_stay_on_their_hosts_takes_none():
-    each = CaseActivity(
-        operations()["barrier"], make_case(count=0, operation="barrier", redop=None), ((0, 1), (2, 3)), dict(enumerate("aabb")), 100
-    )
+    case = make_case(count=0, operation="barrier", redop=None)
+    each = CaseActivity(operations()["barrier"], case, ((0, 1), (2, 3)), dict(enumerate("aabb")), 100)
     found = moved_bytes(each, {"a": seen(0, 0, 3), "b": seen(0, 0, 3)})
     assert (found.other_path_fact, found.hosts["a"].packets_out) == (None, None)
 
@@ -276,9 +262,6 @@ def both_hosts(*counts, **changes):
 
 def inside(tx, packets):
     return {"h1": seen(tx, tx, packets, interface="lo")}
-
-
-ONE = {0: "h1", 1: "h1"}
 
 
 @pytest.mark.parametrize(("by_host", "changes", "path"), [

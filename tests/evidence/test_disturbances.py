@@ -1,7 +1,5 @@
 """What disturbed the network while a case was measured: counts by host, flags, and one sentence about stalls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +88,9 @@ def test_loss_is_told_from_full_queues(case: str) -> None:
     assert flags([found]) == expected
 
 
-@pytest.mark.parametrize(
-    ("counters_of_port", "expected"),
-    [({"rx_errors": 3}, ["port_errors"]), ({"rx_dropped": 900}, []), ({"symbol_error": 7}, ["port_errors"])],
-)
+@pytest.mark.parametrize(("counters_of_port", "expected"), [
+    ({"rx_errors": 3}, ["port_errors"]), ({"rx_dropped": 900}, []), ({"symbol_error": 7}, ["port_errors"]),
+])  # fmt: skip
 def test_errors_of_a_port_are_flagged_and_drops_are_not(counters_of_port: dict[str, int], expected: list[str]) -> None:
     assert flags([network("n1", errors={"eth0": counters_of_port})]) == expected
 
@@ -104,16 +101,12 @@ def two_rails(root: Path, *, packets: tuple[int, int], errors: tuple[int, int]) 
         interface(root, name, tx_packets=sent, rx_packets=sent, tx_bytes=1000 * sent, rx_bytes=1000 * sent, rx_errors=damaged)
 
 
-@pytest.mark.parametrize(
-    ("packets", "errors", "ports", "flagged"),
-    [
-        ((9000, 4), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=False)], []),
-        ((4, 9000), (12, 0), [PortErrors("n1", "eth0", "rx_errors", 12, used=False)], []),
-        ((9000, 9000), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=True)], ["port_errors"]),
-        ((9000, 4), (12, 2), [PortErrors("n1", "eth0", "rx_errors", 12, used=True)], ["port_errors"]),
-        ((9000, 4), (2, 2), [], []),
-    ],
-)
+@pytest.mark.parametrize(("packets", "errors", "ports", "flagged"), [
+    ((9000, 4), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=False)], []),
+    ((4, 9000), (12, 0), [PortErrors("n1", "eth0", "rx_errors", 12, used=False)], []),
+    ((9000, 9000), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=True)], ["port_errors"]),
+    ((9000, 4), (12, 2), [PortErrors("n1", "eth0", "rx_errors", 12, used=True)], ["port_errors"]), ((9000, 4), (2, 2), [], []),
+])  # fmt: skip
 def test_errors_of_a_rail_that_the_case_did_not_use_are_named_and_flag_no_row(
     tmp_path: Path, packets: tuple[int, int], errors: tuple[int, int], ports: list[PortErrors], flagged: list[str]
 ) -> None:
@@ -143,18 +136,14 @@ def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:
     assert stalls(samples, 1.0) == []
 
 
-@pytest.mark.parametrize(
-    ("found", "hosts", "paused", "expected"),
-    [
-        ([Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)], [network("n1"), network("n4", 7, 900, carrier_changes={"eth0": 2})],
-            {"n3": 1.5}, CaseDisturbed(CASE, (LinkFlapped("n4", "eth0", 2), SegmentsRetransmitted("n4", 7, 900), ProcessPaused("n3", 1.5)),
-            2, "warm-up", 3.02, 0.014)),
-        ([Stall("timed", 0.5, 0.01)], [network("n1")], {}, CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)),
-        ([], [network("n1", 40, 900)], {}, None),
-        ([], [network("n1", 40, 900, carrier_changes={"eth0": 1})], {}, CaseDisturbed(CASE, (LinkFlapped("n1", "eth0", 1),))),
-    ],
-    ids=["with causes", "without a cause", "retransmits alone", "a link alone"],
-)  # fmt: skip
+@pytest.mark.parametrize(("found", "hosts", "paused", "expected"), [
+    ([Stall("warm-up", 3.02, 0.014), Stall("timed", 0.4, 0.014)], [network("n1"), network("n4", 7, 900, carrier_changes={"eth0": 2})],
+        {"n3": 1.5}, CaseDisturbed(CASE, (LinkFlapped("n4", "eth0", 2), SegmentsRetransmitted("n4", 7, 900), ProcessPaused("n3", 1.5)),
+        2, "warm-up", 3.02, 0.014)),
+    ([Stall("timed", 0.5, 0.01)], [network("n1")], {}, CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01)),
+    ([], [network("n1", 40, 900)], {}, None),
+    ([], [network("n1", 40, 900, carrier_changes={"eth0": 1})], {}, CaseDisturbed(CASE, (LinkFlapped("n1", "eth0", 1),))),
+], ids=["with causes", "without a cause", "retransmits alone", "a link alone"])  # fmt: skip
 def test_a_stall_is_reported_with_host_and_duration(
     found: list[Stall], hosts: list[HostNetwork], paused: dict[str, float], expected: CaseDisturbed | None
 ) -> None:

@@ -1,7 +1,5 @@
 """NCCL's log: only connection lines prove a path; everything else shows what could be used; what starts becomes typed facts."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import tracemalloc
@@ -61,10 +59,9 @@ node2:12:22 [1] NCCL INFO Channel 01/0 : 1[1] -> 0[0] via P2P/CUMEM/read
 """
 MORE = [
     "n1:1:2 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..7}",
-    "n1:1:2 [0] NCCL INFO Channel 00/16 :  0 7 6 5 4 3 2 1 ...",
-    "n1:1:2 [0] NCCL INFO               + PCI[24.0] - GPU/0-cf000 (5)",
+    "n1:1:2 [0] NCCL INFO Channel 00/16 :  0 7 6 5 4 3 2 1 ...", "n1:1:2 [0] NCCL INFO               + PCI[24.0] - GPU/0-cf000 (5)",
     "n1:1:2 [0] NCCL INFO NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB eth0:1<0>",
-]
+]  # fmt: skip
 
 
 def lines(*messages: str) -> str:
@@ -209,10 +206,7 @@ def test_the_table_of_latencies_and_bandwidths() -> None:
     assert found["AllGather", "PAT", "Simple"] == (17.6, 3.6)
     assert len(found) == 9
     assert tuning(OLD_TABLE) == {("Broadcast", "Ring", "Simple"): (18.0, 9.0), ("Reduce", "Ring", "Simple"): (18.0, 9.0)}
-
-
-def test_equal_tables_of_two_ranks_are_one() -> None:
-    assert tuning(NEW_TABLE, "n1:1:2 [0]", "n2:7:9 [0]") == tuning(NEW_TABLE)
+    assert tuning(NEW_TABLE, "n1:1:2 [0]", "n2:7:9 [0]") == found  # equal tables of two ranks are one
 
 
 @pytest.mark.parametrize(
@@ -238,18 +232,11 @@ def test_text_without_nccl() -> None:
             read(text, "x.log")
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda file: file.write_bytes(b""), "is empty"),
-        (lambda file: file.write_bytes(b"\x7fELF\x00\x00NCCL INFO"), "is binary"),
-        (lambda file: None, "nccl.log is not there"),
-        (Path.mkdir, "is a folder: name the file"),
-        (os.mkfifo, "is a pipe"),
-        (lambda file: file.symlink_to("/dev/zero"), "is a device"),
-    ],
-    ids=["empty", "binary", "missing", "folder", "pipe", "device"],
-)
+@pytest.mark.parametrize(("make", "why"), [
+    (lambda file: file.write_bytes(b""), "is empty"), (lambda file: file.write_bytes(b"\x7fELF\x00\x00NCCL INFO"), "is binary"),
+    (lambda file: None, "nccl.log is not there"), (Path.mkdir, "is a folder: name the file"), (os.mkfifo, "is a pipe"),
+    (lambda file: file.symlink_to("/dev/zero"), "is a device"),
+], ids=["empty", "binary", "missing", "folder", "pipe", "device"])  # fmt: skip
 def test_files_that_are_not_logs_are_rejected_without_waiting(make: Callable[[Path], object], why: str, tmp_path: Path) -> None:
     make(tmp_path / "nccl.log")
     with pytest.raises(Unreadable, match=why):
@@ -270,9 +257,8 @@ def test_a_compressed_truncated_log_with_crlf(tmp_path: Path) -> None:
 
 def test_a_log_of_many_blocks(tmp_path: Path) -> None:
     lines = 30_000
-    (tmp_path / "nccl.log").write_text(
-        "".join(f"n1:1:2 [0] NCCL INFO Channel {i % 32:02d}/0 : {i}[0] -> 7[7] via P2P/CUMEM\n" for i in range(lines))
-    )
+    text = "".join(f"n1:1:2 [0] NCCL INFO Channel {i % 32:02d}/0 : {i}[0] -> 7[7] via P2P/CUMEM\n" for i in range(lines))
+    (tmp_path / "nccl.log").write_text(text)
     found = read_file(tmp_path / "nccl.log")
     assert (found.transports, found.hosts) == ({"P2P/CUMEM": lines}, ("n1",))
     (connection_lines,) = found.connections.values()
@@ -292,37 +278,28 @@ def test_memory_does_not_grow_with_the_log(kind: str, tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + (1 << 20)
 
 
-@pytest.mark.parametrize(
-    ("line", "choice"),
-    [
-        ("1048576 Bytes -> Algo 1 proto 2 time 34.1", CallChoice(None, 1048576, "RING", "SIMPLE", None)),  # 2.20 to 2.22
-        ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", CallChoice("AllReduce", 8, "TREE", "LL", None)),  # 2.23
-        ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8)),
-        (
-            "Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",  # 2.32
-            CallChoice("Broadcast", 64, "RING", "LL", 1),
-        ),
-        ("AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
-            CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8)),
-        ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", CallChoice("AllGather", 32, "Copy Engine", None, None)),
-        ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", CallChoice("AllGather", 32, "Hierarchical CE", None, None)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "choice"), [
+    ("1048576 Bytes -> Algo 1 proto 2 time 34.1", CallChoice(None, 1048576, "RING", "SIMPLE", None)),  # 2.20 to 2.22
+    ("AllReduce: 8 Bytes -> Algo 0 proto 0 time 9.5", CallChoice("AllReduce", 8, "TREE", "LL", None)),  # 2.23
+    ("AllReduce: 64 Bytes -> Algo NVLS_TREE proto LL128 channel{Lo..Hi}={0..7}", CallChoice("AllReduce", 64, "NVLS_TREE", "LL128", 8)),
+    ("Broadcast: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..3} cgaClusterSize 4",
+        CallChoice("Broadcast", 64, "RING", "LL", 1)),  # 2.32
+    ("AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1",
+        CallChoice("AllReduce", 4096, "Symmetric AllReduce_AGxLL_R", None, 8)),
+    ("AllGather [Copy Engine]: 32 Bytes -> cudaMemcpy; CE sync", CallChoice("AllGather", 32, "Copy Engine", None, None)),
+    ("AllGather [Hierarchical CE]: 32 Bytes -> RMA proxy + CE", CallChoice("AllGather", 32, "Hierarchical CE", None, None)),
+])  # fmt: skip
 def test_choice_of_a_call(line: str, choice: CallChoice) -> None:
     assert log(line, line).choices == {choice: 2}
 
 
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1/IB", 1: "mlx5_3:1/RoCE"}),
-        ("NET/IB : Using [0]mlx5_0:1:4:2/IB [1]mlx5_1:1::2/IB ; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1:4:2/IB", 1: "mlx5_1:1::2/IB"}),
-        ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>",
-            {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"}),
-        ("NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=400000 ndevs=2 rail=0 plane=0", {8: "mlx5_0+mlx5_1"}),
-        ("NET/Libfabric : GPU Direct RDMA Enabled for HCA 3 'rdmap79s0'", {3: "rdmap79s0"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "names"), [
+    ("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/RoCE [RO]; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1/IB", 1: "mlx5_3:1/RoCE"}),
+    ("NET/IB : Using [0]mlx5_0:1:4:2/IB [1]mlx5_1:1::2/IB ; OOB eth0:10.0.0.1<0>", {0: "mlx5_0:1:4:2/IB", 1: "mlx5_1:1::2/IB"}),
+    ("NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB ; OOB e:1<0>", {0: "mlx5_0:1/IB+mlx5_1:1/IB", 2: "mlx5_2:1/IB"}),
+    ("NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=400000 ndevs=2 rail=0 plane=0", {8: "mlx5_0+mlx5_1"}),
+    ("NET/Libfabric : GPU Direct RDMA Enabled for HCA 3 'rdmap79s0'", {3: "rdmap79s0"}),
+])  # fmt: skip
 def test_names_of_devices(line: str, names: dict[int, str]) -> None:
     assert log(line).names == {("node1", number): name for number, name in names.items()}
 
@@ -382,12 +359,8 @@ def test_public_logs(name: str) -> None:
 
 def test_unusual_lines_of_public_logs() -> None:
     found = captured("log-ncc247-ib-nogdr")  # a socket line beside InfiniBand is only where ranks meet
-    assert (found.version, found.net, bool(found.device_names("Socket")), found.device_names("IB")) == (
-        "2.4.7",
-        "IB",
-        True,
-        ("mlx5_0:1/IB",),
-    )
+    assert (found.version, found.net, len(found.device_names("Socket")) > 0) == ("2.4.7", "IB", True)
+    assert found.device_names("IB") == ("mlx5_0:1/IB",)
     assert captured("log-gcp-a3-tcp").transports == {}  # a listing of rings is no connection
 
 
@@ -397,20 +370,17 @@ def started(line: str) -> NcclLog:
     return read(USING_IB + (line if bare else f"n1:7:8 [0] NCCL INFO {line}"), "nccl.log")
 
 
-@pytest.mark.parametrize(
-    ("line", "library", "number", "text"),
-    [
-        ("NCCL version 2.27.3+cuda12.9", LogLibrary.NCCL, "2.27.3", "2.27.3+cuda12.9"),
-        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO NCCL version 2.99.1+cuda12.9", LogLibrary.NCCL, "2.99.1", "2.99.1+cuda12.9"),
-        ("NCCL version 2.28.9-1+cuda13.0", LogLibrary.NCCL, "2.28.9", "2.28.9-1+cuda13.0"),
-        ("NCCL version 2.16.3a0+cuda11.7", LogLibrary.NCCL, "2.16.3", "2.16.3a0+cuda11.7"),
-        ("# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22703", LogLibrary.NCCL, "2.27.3", "2.27.3"),
-        ("# nccl-tests version 2.9.0 nccl-headers=2708 nccl-library=2708", LogLibrary.NCCL, "2.7.8", "2.7.8"),
-        ("RCCL version : 2.22.3-develop:1a2b3c4", LogLibrary.RCCL, "2.22.3", "2.22.3-develop:1a2b3c4"),
-        ("RCCL version 2.20.5+hip6.2 HEAD:1a2b3c4+", LogLibrary.RCCL, "2.20.5", "2.20.5+hip6.2"),
-        ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0a1b2c3", LogLibrary.RCCL, "2.27.7", "2.27.7-HEAD:0a1b2c3"),
-    ],
-)
+@pytest.mark.parametrize(("line", "library", "number", "text"), [
+    ("NCCL version 2.27.3+cuda12.9", LogLibrary.NCCL, "2.27.3", "2.27.3+cuda12.9"),
+    ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO NCCL version 2.99.1+cuda12.9", LogLibrary.NCCL, "2.99.1", "2.99.1+cuda12.9"),
+    ("NCCL version 2.28.9-1+cuda13.0", LogLibrary.NCCL, "2.28.9", "2.28.9-1+cuda13.0"),
+    ("NCCL version 2.16.3a0+cuda11.7", LogLibrary.NCCL, "2.16.3", "2.16.3a0+cuda11.7"),
+    ("# nccl-tests version 2.17.6 nccl-headers=22602 nccl-library=22703", LogLibrary.NCCL, "2.27.3", "2.27.3"),
+    ("# nccl-tests version 2.9.0 nccl-headers=2708 nccl-library=2708", LogLibrary.NCCL, "2.7.8", "2.7.8"),
+    ("RCCL version : 2.22.3-develop:1a2b3c4", LogLibrary.RCCL, "2.22.3", "2.22.3-develop:1a2b3c4"),
+    ("RCCL version 2.20.5+hip6.2 HEAD:1a2b3c4+", LogLibrary.RCCL, "2.20.5", "2.20.5+hip6.2"),
+    ("[2026-05-06 20:00:45] n1:7:8 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0a1b2c3", LogLibrary.RCCL, "2.27.7", "2.27.7-HEAD:0a1b2c3"),
+])  # fmt: skip
 def test_forms_of_the_version(line: str, library: LogLibrary, number: str, text: str) -> None:
     found = started(line)
     assert found.release is not None
@@ -422,67 +392,54 @@ def test_lines_that_are_not_a_version(line: str) -> None:
     assert started(line).version is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.",
-        "ROCr version 1.18",
-        "Kernel version: 6.8.0-136-generic",
-        "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
-        "Hipruntime version: 70226015, firmware version: 2650",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "NET/Plugin: Could not find: librccl-net.so. Using internal net plugin.", "ROCr version 1.18", "Kernel version: 6.8.0-136-generic",
+    "GDRDMA not enabled. Could not find memory_peers directory or peer_memory symbol",
+    "Hipruntime version: 70226015, firmware version: 2650",
+])  # fmt: skip
 def test_messages_that_only_rccl_prints(line: str) -> None:
     assert started(line).library is LogLibrary.RCCL
 
 
-@pytest.mark.parametrize(
-    ("line", "fact"),
-    [
-        ("NCCL_IB_GID_INDEX set by environment to 3.", LogSetting("NCCL_IB_GID_INDEX", "3")),
-        ("NCCL_IB_HCA set by environment to =mlx5_0,mlx5_1", LogSetting("NCCL_IB_HCA", "=mlx5_0,mlx5_1")),
-        ("Comm config minCTAs reset to NCCL_MIN_CTAS=32", LogSetting("NCCL_MIN_CTAS", "32")),
-        ("comm 0x5 rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0", Communicator(16, 2, 8, False)),
-        ("comm 0x5 rank 3 nRanks 8 nNodes 1 localRanks 8 localRank 3 MNNVL 1", Communicator(8, 1, 8, True)),
-        ("comm 0x5 rank 0 nRanks 4 nNodes 4 localRanks 1 localRank 0", Communicator(4, 4, 1, None)),
-        ("MNNVL busId 0x901000 fabric UUID 4ac1.77be cliqueId 0x7ffe state 3 healthMask 0x55", FabricMember("4ac1.77be", "0x7ffe", 3)),
-        ("MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration", FabricBroken(8)),
-        ("NET/Plugin: Loaded net plugin IBplug v10 (v10)", NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBplug v10", 10)),
-        ("NET/Plugin: Loaded collnet plugin SHARP (v8)", NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 8)),
-        ("TUNER/Plugin: Using nccl_ofi_tuner (v3)", NcclPlugin(PluginKind.TUNER, PluginState.LOADED, "nccl_ofi_tuner", 3)),
-        ("NET/Plugin: Could not find: libnccl-net.so", NcclPlugin(PluginKind.NET, PluginState.ABSENT)),
-        ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", NcclPlugin(PluginKind.PROFILER, PluginState.ABSENT)),
-        ("PROFILER/Plugin: Loaded Inspector (v4)", NcclPlugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
-        ("NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
-            NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
-        ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
-        ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", GraphLink("PCI", 0.2, "PCI", "104c823200000000")),
-        ("+ PCI[0.2] - GPU/0-68000 (5)", GraphLink("PCI", 0.2, "GPU")),
-        ("              + NVL[370.8] - NVS/0-0", GraphLink("NVL", 370.8, "NVS")),
-        ("rank 0 Connected CollNet", CollNet()),
-        ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
-        ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
-        ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedRank(3, 0, "node7", 3, "NVIDIA H200")),
-        ("NET/IB : No device found.", ReportedProblem(HostProblem.NO_RDMA_DEVICE)),
-        ("Failed to open libibverbs.so[.1]", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
-        ("Count not open libibverbs.so.1", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "fact"), [
+    ("NCCL_IB_GID_INDEX set by environment to 3.", LogSetting("NCCL_IB_GID_INDEX", "3")),
+    ("NCCL_IB_HCA set by environment to =mlx5_0,mlx5_1", LogSetting("NCCL_IB_HCA", "=mlx5_0,mlx5_1")),
+    ("Comm config minCTAs reset to NCCL_MIN_CTAS=32", LogSetting("NCCL_MIN_CTAS", "32")),
+    ("comm 0x5 rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0", Communicator(16, 2, 8, False)),
+    ("comm 0x5 rank 3 nRanks 8 nNodes 1 localRanks 8 localRank 3 MNNVL 1", Communicator(8, 1, 8, True)),
+    ("comm 0x5 rank 0 nRanks 4 nNodes 4 localRanks 1 localRank 0", Communicator(4, 4, 1, None)),
+    ("MNNVL busId 0x901000 fabric UUID 4ac1.77be cliqueId 0x7ffe state 3 healthMask 0x55", FabricMember("4ac1.77be", "0x7ffe", 3)),
+    ("MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration", FabricBroken(8)),
+    ("NET/Plugin: Loaded net plugin IBplug v10 (v10)", NcclPlugin(PluginKind.NET, PluginState.LOADED, "IBplug v10", 10)),
+    ("NET/Plugin: Loaded collnet plugin SHARP (v8)", NcclPlugin(PluginKind.COLLNET, PluginState.LOADED, "SHARP", 8)),
+    ("TUNER/Plugin: Using nccl_ofi_tuner (v3)", NcclPlugin(PluginKind.TUNER, PluginState.LOADED, "nccl_ofi_tuner", 3)),
+    ("NET/Plugin: Could not find: libnccl-net.so", NcclPlugin(PluginKind.NET, PluginState.ABSENT)),
+    ("PROFILER/Plugin: Could not find: libnccl-profiler.so. ", NcclPlugin(PluginKind.PROFILER, PluginState.ABSENT)),
+    ("PROFILER/Plugin: Loaded Inspector (v4)", NcclPlugin(PluginKind.PROFILER, PluginState.LOADED, "Inspector", 4)),
+    ("NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.",
+        NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
+    ("External network plugin libnccl-net.so is unsupported", NcclPlugin(PluginKind.NET, PluginState.UNSUITABLE)),
+    ("              + PCI[0.2] - PCI/0-65000 (104c823200000000)", GraphLink("PCI", 0.2, "PCI", "104c823200000000")),
+    ("+ PCI[0.2] - GPU/0-68000 (5)", GraphLink("PCI", 0.2, "GPU")),
+    ("              + NVL[370.8] - NVS/0-0", GraphLink("NVL", 370.8, "NVS")), ("rank 0 Connected CollNet", CollNet()),
+    ("Loading topology file /opt/site/topo.xml", TopologyFile("/opt/site/topo.xml")),
+    ("NET/OFI Running on p9.48xlarge platform, topology file /x/y.xml", Platform("p9.48xlarge")),
+    ("#  Rank  3 Group  0 Pid   4711 on   node7 device  3 [0000:65:00] NVIDIA H200", ListedRank(3, 0, "node7", 3, "NVIDIA H200")),
+    ("NET/IB : No device found.", ReportedProblem(HostProblem.NO_RDMA_DEVICE)),
+    ("Failed to open libibverbs.so[.1]", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
+    ("Count not open libibverbs.so.1", ReportedProblem(HostProblem.NO_VERBS_LIBRARY)),
+])  # fmt: skip
 def test_a_message_and_its_fact(line: str, fact: LogFact) -> None:
     assert fact in started(line).of_kind(type(fact))
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Count not open libibverbs.so",  # the name for developers; libibverbs.so.1 is tried after it
-        "NET/Plugin: Failed to find ncclNetPlugin_v10 symbol.",
-        "NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.",
-        "+ PCI[24.0] - GPU/0-68000 (5)",
-        "+ PCI[0.2] - NIC/0-67000",  # a management port may be as slow as that
-        "TUNER/Plugin: Failed to find ncclTunerPlugin_v4 symbol.",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "Count not open libibverbs.so",  # the name for developers; libibverbs.so.1 is tried after it
+    "NET/Plugin: Failed to find ncclNetPlugin_v10 symbol.", "NET/Plugin: Failed to find ncclCollNetPlugin_v6 symbol.",
+    "+ PCI[24.0] - GPU/0-68000 (5)",
+    "+ PCI[0.2] - NIC/0-67000",  # a management port may be as slow as that
+    "TUNER/Plugin: Failed to find ncclTunerPlugin_v4 symbol.",
+])  # fmt: skip
 def test_messages_without_a_fact(line: str) -> None:
     found = started(line)
     assert set(found.facts) <= {UsedNetwork, GraphLink}

@@ -1,7 +1,5 @@
 """A rank's own log of NCCL, the state of GPUDirect RDMA in a run, and NCCL's RAS, which is queried before an abort."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -27,12 +25,10 @@ from tests.machine.machines import dgx, laptop
 
 HOST = socket.gethostname().partition(".")[0]
 PATHS = [
-    "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
-    "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA",
-    "Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA",
-    "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>", "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA",
+    "Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
     "2 coll channels, 0 collnet channels, 0 nvls channels, 4 p2p channels, 2 p2p channels per peer",
-]
+]  # fmt: skip
 CHOICE = "AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 CHOSEN = {"collective": "AllReduce", "bytes": 1024, "algorithm": "RING", "protocol": "LL", "channels": 2, "calls": 1}
 
@@ -124,17 +120,13 @@ def test_which_libraries_can_be_asked_again(version: int, can: bool) -> None:
     assert resetter(SimpleNamespace(), version) is None
 
 
-@pytest.mark.parametrize(
-    ("user", "why"),
-    [
-        ({"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG=WARN is set, which logs no paths: unset it, or set INFO"),
-        ({"NCCL_DEBUG": "INFO"},
-            "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too"),
-        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}, "NCCL_DEBUG is set and is written to the output"),
-        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"}, "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite"),
-        ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("user", "why"), [
+    ({"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG=WARN is set, which logs no paths: unset it, or set INFO"),
+    ({"NCCL_DEBUG": "INFO"}, "NCCL_DEBUG is set and is written to the output: unset it, or set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log, too"),
+    ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/dev/stderr"}, "NCCL_DEBUG is set and is written to the output"),
+    ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/x.%%p"}, "NCCL_DEBUG_FILE=/tmp/x.%%p has no %p, so the ranks of a host overwrite"),
+    ({"NCCL_DEBUG_FILE": "/tmp/x.%p"}, "NCCL_DEBUG_FILE is set without NCCL_DEBUG, so NCCL writes no log"),
+])  # fmt: skip
 def test_what_the_user_set_stays_and_is_reported(user: dict[str, str], why: str, env: dict[str, str]) -> None:
     env.update(user)
     log = prepare(env)
@@ -176,10 +168,8 @@ def facts(host: str, *messages: str, env: dict[str, str]) -> dict[str, object]:
 
 def test_the_ranks_together(env: dict[str, str]) -> None:
     staged = [line.replace("/GDRDMA", "").replace("NET/IB/0", "NET/IB/1").replace("[0]mlx5_0", "[1]mlx5_4") for line in PATHS]
-    found = together(
-        [facts("node1", *PATHS, CHOICE, env=env), facts("node2", *staged, CHOICE, env=env), {"host": "node3", "why": "no log"}]
-    )
-    assert found == {
+    of_hosts = [facts("node1", *PATHS, CHOICE, env=env), facts("node2", *staged, CHOICE, env=env), {"host": "node3", "why": "no log"}]
+    assert together(of_hosts) == {
         "processes": 3, "told": 2, "why": "no log", "versions": [], "nets": ["IB"],
         "transports": {"NET/IB/0/GDRDMA": 2, "P2P/CUMEM": 2, "NET/IB/1": 2},
         "channels": {"NET/IB/0/GDRDMA": [0], "NET/IB/1": [0], "P2P/CUMEM": [0]},
@@ -292,11 +282,7 @@ def fake_ras_server(
                 if command.endswith("STATUS"):
                     lines.write(said)
                     break
-                replies = {
-                    "CLIENT PROTOCOL 2": greeting,
-                    "TIMEOUT 1": "OK",
-                    "SET FORMAT JSON": "OK" if knows_json else "ERROR: Unknown command",
-                }
+                replies = {"CLIENT PROTOCOL 2": greeting, "TIMEOUT 1": "OK", "SET FORMAT JSON": "OK" if knows_json else "ERROR: Unknown"}
                 lines.write(replies[command] + "\n")
                 lines.flush()
 
@@ -365,14 +351,11 @@ def test_without_a_listener() -> None:
     assert found.sentence is None and found.why is not None and f"127.0.0.1:{port} cannot be reached" in found.why
 
 
-@pytest.mark.parametrize(
-    ("env", "why"),
-    [
-        ({"NCCL_RAS_ENABLE": "0"}, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off"),
-        ({"NCCL_RAS_ADDR": "nowhere"}, "NCCL_RAS_ADDR=nowhere is not a valid HOST:PORT"),
-        ({"NCCL_RAS_ADDR": "localhost:99999"}, "NCCL_RAS_ADDR=localhost:99999 is not a valid HOST:PORT"),
-    ],
-)
+@pytest.mark.parametrize(("env", "why"), [
+    ({"NCCL_RAS_ENABLE": "0"}, "NCCL_RAS_ENABLE=0 turned NCCL's RAS off"),
+    ({"NCCL_RAS_ADDR": "nowhere"}, "NCCL_RAS_ADDR=nowhere is not a valid HOST:PORT"),
+    ({"NCCL_RAS_ADDR": "localhost:99999"}, "NCCL_RAS_ADDR=localhost:99999 is not a valid HOST:PORT"),
+])  # fmt: skip
 def test_where_it_cannot_be_asked(env: dict[str, str], why: str) -> None:
     assert query_ras(env) == RasReply(None, why)
 

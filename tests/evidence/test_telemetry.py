@@ -45,16 +45,14 @@ def sampled(commands, least=0):
     return lines, rest, ended, gauges
 
 
-def test_it_samples_while_switched_on_and_ends_with_its_input():
-    lines, _, ended, _ = sampled([(b"1", 3)])
+MANY_FILES = pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100, reason="no descriptor above 1023 is allowed")
+
+
+@pytest.mark.parametrize("least", [0, pytest.param(1100, marks=MANY_FILES)])
+def test_it_samples_while_switched_on_and_ends_with_its_input(least):
+    lines, _, ended, _ = sampled([(b"1", 3)], least)
     assert [line["gpus"]["0000:19:00.0"]["power_w"] for line in lines] == [1, 2, 3] and ended
     assert lines[0]["monotonic_s"] < lines[2]["monotonic_s"]
-
-
-@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100, reason="this process may have no descriptor above 1023")
-def test_a_process_with_many_files_samples_too():
-    lines, _, ended, _ = sampled([(b"1", 2)], least=1100)
-    assert [line["gpus"]["0000:19:00.0"]["power_w"] for line in lines] == [1, 2] and ended
 
 
 def test_switched_off_it_reads_nothing():
@@ -63,19 +61,11 @@ def test_switched_off_it_reads_nothing():
 
 
 @pytest.mark.contract
-def test_a_process_without_nvml_samples_nothing_and_disturbs_no_process():
+def test_a_process_without_nvml_samples_nothing_and_only_whole_lines_are_taken_each_once():
     telemetry = Telemetry(1.0)
     telemetry._process.wait(30)
     telemetry.switch(True)
     assert telemetry.taken() == []
-    telemetry.close()
-    assert telemetry._process.returncode == 1
-
-
-@pytest.mark.contract
-def test_only_whole_lines_are_taken_and_each_once():
-    telemetry = Telemetry(1.0)
-    telemetry._process.wait(30)
     telemetry._lines.write(b'{"monotonic_s":1}\n{"mono')
     telemetry._lines.flush()
     assert (telemetry.taken(), telemetry.taken()) == ([{"monotonic_s": 1}], [])
@@ -83,3 +73,4 @@ def test_only_whole_lines_are_taken_and_each_once():
     telemetry._lines.flush()
     assert telemetry.taken() == [{"monotonic_s": 2}]
     telemetry.close()
+    assert telemetry._process.returncode == 1

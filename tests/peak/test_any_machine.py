@@ -9,6 +9,7 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevic
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.comparison import headline, lines
 from collbench.machine.peak.node import Job, node_of
+from tests.conftest import everything
 
 KEYS = [f"0000:{i:02x}:00.0" for i in range(6)]
 KEY = st.sampled_from(KEYS)
@@ -59,15 +60,8 @@ def _check(machine, nodes, operation):
 
 
 @given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=5000 if everything() else 50, deadline=None)
 def test_ceilings_are_above_0_or_have_a_reason(machine, nodes, operation):
-    _check(machine, nodes, operation)
-
-
-@pytest.mark.long
-@given(machine=MACHINE, nodes=st.integers(1, 3), operation=st.sampled_from(OPERATIONS))
-@settings(max_examples=5000, deadline=None)
-def test_ceilings_of_many_machines_are_above_0_or_have_a_reason(machine, nodes, operation):
     _check(machine, nodes, operation)
 
 
@@ -76,16 +70,13 @@ COUNTED_NONE, INTO_NOTHING = GpuLink(KEYS[0], None, 0), GpuLink(KEYS[1], None, 1
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize(
-    "machine",
-    [
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING), nics=(Nic("n", ports=(Port(1, 1e9),)),)),
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
-            pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),)),
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
-        Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("machine", [
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING), nics=(Nic("n", ports=(Port(1, 1e9),)),)),
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1], address=KEYS[1])), gpu_links=(COUNTED_NONE, INTO_NOTHING),
+        pci=(PciDevice(KEYS[1], "gpu", link=PcieLink(None, None, 8.0, 16)),)),
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], KEYS[1], 1),)),  # an unknown rate, reported by one end
+    Machine(gpus=(Gpu(KEYS[0]), Gpu(KEYS[1])), gpu_links=(GpuLink(KEYS[0], SWITCH, 0), GpuLink(KEYS[1], SWITCH, -1))),
+])  # fmt: skip
 def test_links_that_lead_nowhere_are_no_ceiling_of_0(machine, nodes, operation):
     _check(machine, nodes, operation)
 

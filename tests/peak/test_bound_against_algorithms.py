@@ -5,8 +5,6 @@ everything overlaps, so an algorithm takes as long as its busiest link. Parts of
 fictitious play, in which the best answer to the links' prices is added in each turn; each mixture is itself an algorithm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -119,14 +117,10 @@ def on_tree(operation: str, edge: tuple[int, int], tree: list[tuple[int, int]], 
     before = side_of(edge, tree)
     behind = 1 - len(before) / count
     return {
-        "allreduce": 1.0,
-        "allgather": 1 - behind,
-        "reducescatter": behind,
-        "broadcast": float(0 in before),
-        "reduce": float(0 not in before),
-        "gather": 0.0 if 0 in before else 1 - behind,
-        "scatter": behind if 0 in before else 0.0,
-    }[operation]
+        "allreduce": 1.0, "allgather": 1 - behind, "reducescatter": behind,
+        "broadcast": float(0 in before), "reduce": float(0 not in before),
+        "gather": 0.0 if 0 in before else 1 - behind, "scatter": behind if 0 in before else 0.0,
+    }[operation]  # fmt: skip
 
 
 def traffic(operation: str, count: int) -> Iterator[dict[tuple[int, int], float]]:
@@ -189,12 +183,9 @@ TIGHT = [
     ("2x2, NVLink slower than two NICs", "allreduce", 127.0),  # 64 + 63
     ("2x2, NVLink slower than two NICs", "broadcast", 126.0),
     ("2x2, NICs far faster than NVLink", "alltoall", 450.0),  # 50 + 400
-    ("2x2, NVLink faster", "allreduce", 37.5),
-    ("3 and 1 GPUs, one NIC slower", "allreduce", 30.0),
-    ("3x1", "allreduce", 25.0),
-    ("a bridged pair and one on PCIe", "allreduce", 42.0),
-    ("two bridged pairs", "allreduce", 94.5),
-]
+    ("2x2, NVLink faster", "allreduce", 37.5), ("3 and 1 GPUs, one NIC slower", "allreduce", 30.0), ("3x1", "allreduce", 25.0),
+    ("a bridged pair and one on PCIe", "allreduce", 42.0), ("two bridged pairs", "allreduce", 94.5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "operation", "bound"), TIGHT)

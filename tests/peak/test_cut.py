@@ -23,16 +23,13 @@ def busbw(operation, sides, adds=False):
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 12])
 @pytest.mark.parametrize("each", [1, 2, 8])
-@pytest.mark.parametrize(
-    ("operation", "closed"),
-    [
-        ("allreduce", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("allgather", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("reducescatter", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("hypercube", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
-        ("broadcast", lambda n, g, ranks: 1.0), ("reduce", lambda n, g, ranks: 1.0),
-        ("alltoall", lambda n, g, ranks: (ranks - 1) / (ranks - g) / g), ("gather", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
-        ("scatter", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "closed"), [
+    ("allreduce", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("allgather", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
+    ("reducescatter", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))), ("hypercube", lambda n, g, ranks: (ranks - 1) / (g * (n - 1))),
+    ("broadcast", lambda n, g, ranks: 1.0), ("reduce", lambda n, g, ranks: 1.0),
+    ("alltoall", lambda n, g, ranks: (ranks - 1) / (ranks - g) / g), ("gather", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
+    ("scatter", lambda n, g, ranks: (ranks - 1) / (ranks - g)),
+])  # fmt: skip
 def test_equal_sets_give_the_closed_forms(operation, closed, nodes, each):
     sides = (Side(each, 50.0, link("NIC"), nodes),)
     assert busbw(operation, sides) == pytest.approx(50 * closed(nodes, each, nodes * each))
@@ -40,24 +37,19 @@ def test_equal_sets_give_the_closed_forms(operation, closed, nodes, each):
 
 
 def test_factors():
-    factors = [busbw("allreduce", (Side(8, 1.0, link("NIC"), nodes),)) for nodes in (2, 3, 4, 12)]
-    assert [round(factor, 2) for factor in factors] == [1.88, 1.44, 1.29, 1.08]
     # SHARP needs one pass: 2(N-1)/N times the node's rate, however many nodes
     assert busbw("allreduce", (Side(8, 50.0, link("NIC"), 4),), adds=True) == pytest.approx(50 * 2 * 31 / 32)
     assert busbw("allreduce", (Side(2, 63.0, link("two")), Side(1, 31.5, link("PCIe")))) == pytest.approx(4 / 3 * 31.5)
     assert busbw("allreduce", (Side(1, 31.5, link("PCIe"), 3),)) == pytest.approx(31.5)
 
 
-@pytest.mark.parametrize(
-    ("operation", "sides", "limiting", "seconds"),
-    [
-        ("broadcast", (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow"))), 1, 1 / 20),
-        ("allgather", (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow"))), 1, 0.5 / 20),
-        ("allgather", (Side(7, 50.0, link("seven")), Side(1, 50.0, link("one"))), 1, 7 / 8 / 50),  # the small set must receive more
-        ("gather", (Side(8, 10.0, link("root")), Side(8, 50.0, link("other"))), 0, 0.5 / 10),
-        ("gather", (Side(8, 50.0, link("root")), Side(8, 10.0, link("other"))), 1, 0.5 / 10),
-    ],
-)
+@pytest.mark.parametrize(("operation", "sides", "limiting", "seconds"), [
+    ("broadcast", (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow"))), 1, 1 / 20),
+    ("allgather", (Side(8, 50.0, link("fast")), Side(8, 20.0, link("slow"))), 1, 0.5 / 20),
+    ("allgather", (Side(7, 50.0, link("seven")), Side(1, 50.0, link("one"))), 1, 7 / 8 / 50),  # the small set must receive more
+    ("gather", (Side(8, 10.0, link("root")), Side(8, 50.0, link("other"))), 0, 0.5 / 10),
+    ("gather", (Side(8, 50.0, link("root")), Side(8, 10.0, link("other"))), 1, 0.5 / 10),
+])  # fmt: skip
 def test_the_slowest_of_unequal_sets_is_named(operation, sides, limiting, seconds):
     found = least_time(operation, sides)
     assert (found.side, found.seconds_per_byte) == (sides[limiting], pytest.approx(seconds))

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.job import joined, joined_by_clique
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of
@@ -39,19 +38,6 @@ def test_the_nics_of_all_nodes_of_a_domain_lead_out_of_it():
     assert racks[0] is racks[1]
     assert rates("allreduce", racks) == ("nvls_tree", 994.5, 1862.3)
     assert ceilings("alltoall", Job(racks)).bound.bytes_per_s / 1e9 == pytest.approx(3600 / 72 * 143 / 72)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "why"),
-    [
-        ((TRAY,) * 2, 6, "not a multiple of the 4 GPUs"),
-        ((TRAY,) * 2, 2, "not a multiple of the 4 GPUs"),
-        ((node_from_user(1, UserOverride(nic=(1, 400e9))),) * 2, 2, "needs NVLinks between the GPUs"),
-    ],
-)
-def test_domains_that_cannot_be(nodes, gpus, why):
-    with pytest.raises(UsageError, match=why):
-        joined(nodes, gpus)
 
 
 def test_nodes_with_the_same_clique_are_one_domain_and_without_one_what_leaves_a_node_stays_unknown():

@@ -8,8 +8,8 @@ from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.comparison import assumed, doubtful_input
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, node_of
-from tests.peak.made import GEN3, GEN5, endpoints, gpus, infiniband, switched, wired
-from tests.peak.test_collective import FOUR, rates, typed
+from tests.peak.made import GEN3, GEN5, endpoints, gpus, infiniband, switched, typed, wired
+from tests.peak.test_collective import FOUR, rates
 from tests.peak.test_node import switch_box
 
 

@@ -30,16 +30,13 @@ MEASURED = {
 RATES = {(part, 64 << 20): exact(rate) for part, rate in MEASURED.items()}
 
 
-@pytest.mark.parametrize(
-    ("path", "work", "reached", "percent", "by"),
-    [
-        (SHARED_MEMORY, HostWork("allreduce", 2, 1.0), 1.23e9, 70, "shared memory and sum"),
-        (SHARED_MEMORY, HostWork("copy", 2, 1.0, one_way=True), 2.02e9, 94, "shared memory"),  # broadcast
-        (SHARED_MEMORY, HostWork("reduce", 2, 1.0, one_way=True), 1.50e9, 78, "shared memory and sum"),
-        (DIRECT_COPY, HostWork("copy", 2, 0.5, own=0.5), 6.11e9, 100, "direct copy"),  # allgather
-        (DIRECT_COPY, HostWork("copy", 2, 1.0, one_way=True), 13.04e9, 113, "direct copy"),  # one way between two ranks
-    ],
-)
+@pytest.mark.parametrize(("path", "work", "reached", "percent", "by"), [
+    (SHARED_MEMORY, HostWork("allreduce", 2, 1.0), 1.23e9, 70, "shared memory and sum"),
+    (SHARED_MEMORY, HostWork("copy", 2, 1.0, one_way=True), 2.02e9, 94, "shared memory"),  # broadcast
+    (SHARED_MEMORY, HostWork("reduce", 2, 1.0, one_way=True), 1.50e9, 78, "shared memory and sum"),
+    (DIRECT_COPY, HostWork("copy", 2, 0.5, own=0.5), 6.11e9, 100, "direct copy"),  # allgather
+    (DIRECT_COPY, HostWork("copy", 2, 1.0, one_way=True), 13.04e9, 113, "direct copy"),  # one way between two ranks
+])  # fmt: skip
 def test_a_healthy_machine_is_near_the_reference(path, work, reached, percent, by):
     ceiling = host_ceiling(path, work, 64 << 20, RATES)
     assert 100 * reached / ceiling.bytes_per_s == pytest.approx(percent, abs=0.6)
@@ -71,14 +68,11 @@ def test_what_there_was_no_time_for_is_disturbed():
     assert (found.kind, found.bytes_per_s, found.disturbed) == ("measured", None, True)
 
 
-@pytest.mark.parametrize(
-    ("path", "work", "parts"),
-    [
-        (LOOPBACK_TCP, HostWork("sum", 4, 0.75), ((HostPart.LOOPBACK, 0.75), (HostPart.SUM, 0.75))),
-        (SHARED_MEMORY, HostWork("allreduce", 2, 1.0), ((HostPart.SHARED_SUM, 0.5), (HostPart.SHARED, 0.5))),
-        (DIRECT_COPY, HostWork("copy", 4, 0.75, one_way=True, own=0.25), ((HostPart.DIRECT_ONE_WAY, 0.75), (HostPart.COPY, 0.25))),
-    ],
-)
+@pytest.mark.parametrize(("path", "work", "parts"), [
+    (LOOPBACK_TCP, HostWork("sum", 4, 0.75), ((HostPart.LOOPBACK, 0.75), (HostPart.SUM, 0.75))),
+    (SHARED_MEMORY, HostWork("allreduce", 2, 1.0), ((HostPart.SHARED_SUM, 0.5), (HostPart.SHARED, 0.5))),
+    (DIRECT_COPY, HostWork("copy", 4, 0.75, one_way=True, own=0.25), ((HostPart.DIRECT_ONE_WAY, 0.75), (HostPart.COPY, 0.25))),
+])  # fmt: skip
 def test_parts_of_a_path(path, work, parts):
     assert recipes(path, work) == (parts,)
 
@@ -100,11 +94,9 @@ def test_two_rounds_that_agree_are_a_reference_with_the_interval_of_both_and_a_d
     assert settled([around(10e9), around(4e9), around(9.9e9), around(10.1e9)]) == agreed([around(9.9e9), around(10.1e9)])
 
 
-@pytest.mark.parametrize(
-    "rounds",
-    [[], [around(10e9)], [around(10e9), around(12e9)], [around(10e9), around(10.2e9), around(5e9)], [around(10e9, 0.3)] * 2],
-    ids=["none", "one", "20 % apart", "the last differs", "a wide interval"],
-)
+@pytest.mark.parametrize("rounds", [
+    [], [around(10e9)], [around(10e9), around(12e9)], [around(10e9), around(10.2e9), around(5e9)], [around(10e9, 0.3)] * 2,
+], ids=["none", "one", "20 % apart", "the last differs", "a wide interval"])  # fmt: skip
 def test_a_reference_whose_rounds_do_not_agree_is_measured_again(rounds):
     assert agreed(rounds) is None
 

@@ -1,6 +1,4 @@
-"""A rate beside its ceilings, as people read it; what may be typed for hardware; and the words of what is wrong."""
-
-from __future__ import annotations
+"""A rate beside its ceilings, as people read it, and what may be typed for hardware."""
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +8,6 @@ from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.comparison import headline, lines
 from collbench.machine.peak.limits import NicLimit, PcieLimit, limited_by
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie
-from tests.helpers import Call, said
 from tests.peak.made import gpus, wired
 
 FOUR = Job((node_from_user(8, UserOverride((4, 100e9), 150e9)),) * 4)
@@ -46,15 +43,12 @@ def test_operations_with_one_ceiling_or_none():
     assert headline_of(42, replace(FOUR, ceiling_from_user=84e9)) == "42.0 of 84.0 GB/s: 50 % of the given ceiling"
 
 
-@pytest.mark.parametrize(
-    ("nvlink", "gpus_of_node", "limited_by", "constants"),
-    [
-        (448, 8, "xGMI 7×64 GB/s", "RCCL's constants"),  # MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each
-        (64, 2, "xGMI 1×64 GB/s", "RCCL's constants"),
-        (50, 2, "NVLink 50 GB/s", "NCCL's constants"),  # two NVLinks of a V100 or A100; MI250X has one xGMI link of 50 GB/s as well
-        (150, 4, "NVLink 150 GB/s", "NCCL's constants"),
-    ],
-)
+@pytest.mark.parametrize(("nvlink", "gpus_of_node", "limited_by", "constants"), [
+    (448, 8, "xGMI 7×64 GB/s", "RCCL's constants"),  # MI300X: 7 links of 64 GB/s, which RCCL takes for 48 GB/s each
+    (64, 2, "xGMI 1×64 GB/s", "RCCL's constants"),
+    (50, 2, "NVLink 50 GB/s", "NCCL's constants"),  # two NVLinks of a V100 or A100; MI250X has one xGMI link of 50 GB/s as well
+    (150, 4, "NVLink 150 GB/s", "NCCL's constants"),
+])  # fmt: skip
 def test_typed_links_have_the_constants_of_their_library(nvlink, gpus_of_node, limited_by, constants):
     job = Job((node_from_user(gpus_of_node, UserOverride(nvlink=nvlink * 1e9)),))
     found = ceilings("allreduce", job)
@@ -76,24 +70,18 @@ def test_amd_gpus_on_pcie_alone_have_the_constants_of_rccl():
     assert ceilings("allreduce", job).expected.constants == "RCCL's constants"
 
 
-@pytest.mark.parametrize(
-    ("text", "nics"),
-    [
-        ("4x100Gb", (4, 100e9)), ("8x400Gb/s", (8, 400e9)), ("2×200Gbps", (2, 200e9)), ("25gbit", (1, 25e9)), (" 1 x 2.5Gb ", (1, 2.5e9)),
-        ("4x50GB/s", (4, 400e9)), ("1x100GB", (1, 800e9)), ("12.5 GB/s", (1, 100e9)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "nics"), [
+    ("4x100Gb", (4, 100e9)), ("8x400Gb/s", (8, 400e9)), ("2×200Gbps", (2, 200e9)), ("25gbit", (1, 25e9)), (" 1 x 2.5Gb ", (1, 2.5e9)),
+    ("4x50GB/s", (4, 400e9)), ("1x100GB", (1, 800e9)), ("12.5 GB/s", (1, 100e9)),
+])  # fmt: skip
 def test_nics_as_typed(text, nics):
     assert parse_nic(text) == nics
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan",
-        "4x100", "4x100G", "4x100gb", "4x100gb/s", "4x100MB/s", "4x2000GB/s",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "4x", "x100Gb", "0x100Gb", "4x0Gb", "-4x100Gb", "4x-100Gb", "4x1000000000000000000Gb", "4x100GB\x1b[31m", "9999x1Gb", "nan",
+    "4x100", "4x100G", "4x100gb", "4x100gb/s", "4x100MB/s", "4x2000GB/s",
+])  # fmt: skip
 def test_nics_that_are_none(text):
     with pytest.raises(UsageError, match="4x100Gb/s") as refused:
         parse_nic(text)
@@ -118,31 +106,6 @@ def test_rates_that_no_hardware_has(text):
         parse_gigabytes("--nvlink", text)
 
 
-def _shown(operation: str, measured: float | None, job: Job) -> str:
-    return "\n".join(lines(operation, measured, ceilings(operation, job), job))
-
-
-WORDS: dict[str, tuple[Call, str]] = {
-    "links of a host": (lambda: limited_by((PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))),
-        "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"),
-    "peak of a barrier": (lambda: _shown("barrier", 1e9, FOUR), "1.00 GB/s, no ceiling: this operation moves no bytes"),
-    "peak against a given ceiling": (lambda: _shown("allreduce", 42e9, replace(FOUR, ceiling_from_user=84e9)),
-        "42.0 of 84.0 GB/s: 50 % of the given ceiling"),
-    "peak of an unknown link": (lambda: _shown("allreduce", 1e9, Job((node_from_user(8, UserOverride()),))),
-        "1.00 GB/s, no ceiling: the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"),
-    "not a number of NICs": (lambda: parse_nic("4x"),
-        "--nic '4x' is not a valid number of NICs and rate: use e.g. 4x100Gb/s (bits) or 4x12.5GB/s (bytes), at most 10000 Gb/s"),
-    "not a PCIe link": (lambda: parse_pcie("gen7x16"),
-        "--pcie 'gen7x16' is not a valid PCIe link: use generation (1 to 6) and lanes, such as gen4x16"),
-    "not a rate": (lambda: parse_gigabytes("--nvlink", "fast"),
-        "--nvlink 'fast' is not a valid rate: use GB/s, a number above 0 and at most 100000"),
-    "not an operation": (lambda: ceilings("sort", FOUR),
-        "no ceiling is known for 'sort': write one of allreduce, allgather, reducescatter, broadcast, reduce, scan, hypercube, "
-        "alltoall, alltoallv, barrier, gather, scatter, sendrecv, p2p, multipair, allgatherv, gatherv, scatterv, reducescatterv, "
-        "put, get, accumulate, neighbor-allgather, neighbor-alltoall, init, exscan"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
-    assert said(call) == text
+def test_links_of_a_host_are_named_with_it():
+    limits = (PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))
+    assert limited_by(limits) == "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"

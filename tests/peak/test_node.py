@@ -95,20 +95,15 @@ def test_links_without_a_far_end():
 SLOT = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))
 
 
-@pytest.mark.parametrize(
-    ("link", "slot", "name"),
-    [
-        (PcieLink(16.0, 16), None, "PCIe Gen4 x16"),
-        (PcieLink(2.5, 16, 16.0, 16), None, "PCIe Gen4 x16"),  # idle: the speed falls, the width does not
-        (PcieLink(16.0, 8, 16.0, 16), None, "PCIe Gen4 x8"),  # a slot of eight lanes
-        (PcieLink(5.0, 1, 8.0, 16), None, "PCIe Gen3 x1"),
-        (PcieLink(2.5, 16, 16.0, 16), SLOT, "PCIe Gen3 x16"),  # the port above limits, too
-        (PcieLink(2.5, 16), None, None),
-        (PcieLink(None, None), None, None),
-        (PcieLink(16.0, None), None, None),
-        (PcieLink(7.0, 16), None, None),
-    ],
-)
+@pytest.mark.parametrize(("link", "slot", "name"), [
+    (PcieLink(16.0, 16), None, "PCIe Gen4 x16"),
+    (PcieLink(2.5, 16, 16.0, 16), None, "PCIe Gen4 x16"),  # idle: the speed falls, the width does not
+    (PcieLink(16.0, 8, 16.0, 16), None, "PCIe Gen4 x8"),  # a slot of eight lanes
+    (PcieLink(5.0, 1, 8.0, 16), None, "PCIe Gen3 x1"),
+    (PcieLink(2.5, 16, 16.0, 16), SLOT, "PCIe Gen3 x16"),  # the port above limits, too
+    (PcieLink(2.5, 16), None, None), (PcieLink(None, None), None, None), (PcieLink(16.0, None), None, None),
+    (PcieLink(7.0, 16), None, None),
+])  # fmt: skip
 def test_pcie_of_a_gpu(link, slot, name):
     """None: it means nothing, and is unknown."""
     some = gpus(1)
@@ -153,15 +148,12 @@ def test_a_slow_port_above_faster_devices_is_not_taken_literally_and_parents_in_
     assert node_of(machine).injection.name == "PCIe Gen4 x16"
 
 
-@pytest.mark.parametrize(
-    ("nics", "slot", "total", "name"),
-    [
-        (infiniband(4, 100), GEN4, 50.0, "NIC 4×100 Gb/s"),
-        (infiniband(1, 200), PcieLink(32.0, 4), 15.75, "NIC 1×200 Gb/s in slots of PCIe Gen5 x4"),
-        (infiniband(2, 100) + infiniband(2, 100, "down", 2), GEN4, 25.0, "NIC 2×100 Gb/s"),
-        (infiniband(2, 400) + infiniband(1, 200, start=2), GEN5, 125.0, "NIC 2×400 + 1×200 Gb/s"),
-    ],
-)
+@pytest.mark.parametrize(("nics", "slot", "total", "name"), [
+    (infiniband(4, 100), GEN4, 50.0, "NIC 4×100 Gb/s"),
+    (infiniband(1, 200), PcieLink(32.0, 4), 15.75, "NIC 1×200 Gb/s in slots of PCIe Gen5 x4"),
+    (infiniband(2, 100) + infiniband(2, 100, "down", 2), GEN4, 25.0, "NIC 2×100 Gb/s"),
+    (infiniband(2, 400) + infiniband(1, 200, start=2), GEN5, 125.0, "NIC 2×400 + 1×200 Gb/s"),
+])  # fmt: skip
 def test_the_sum_over_slots(nics, slot, total, name):
     egress = node_of(switched(8, 12, "sm_80", GEN5, nics) if slot is GEN5 else _with_slots(nics, slot)).egress
     assert (round(egress.bytes_per_s / 1e9, 2), egress.name) == (total, name)
@@ -180,18 +172,14 @@ def _ethernet(name: str, gbit: float, mtu: int, shaped: float | None = None) -> 
     return Nic(name, ports=(Port(1, gbit * 1e9, state="active", link_layer="ethernet", mtu_bytes=mtu, shaped_bits_per_s=shaped),))
 
 
-@pytest.mark.parametrize(
-    ("nics", "total", "left"),
-    [
-        ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400e9, "not counted: mlx5_bond_0 (Ethernet, while InfiniBand is up)"),
-        ((_roce("a", 400), _roce("b", 400), _roce("c", 100)), 100e9, "not counted: c (slower, or without RDMA)"),
-        ((_roce("a", 200), Nic("scif0", virtual="scif", rdma=True, ports=(Port(1, 400e9),))), 25e9, ""),
-        ((*infiniband(1, 100), Nic("0000:99:00.0")), 12.5e9, "not counted: 0000:99:00.0 (no source lists their ports)"),
-        ((_ethernet("eth0", 100, 9000), _ethernet("eth1", 100, 9000)), 12.5e9 * 8948 / 9038, "not counted: eth1 (TCP takes one interface)"),
-        ((_ethernet("eth0", 10, 1500, shaped=1e9),), 125e6 * 1448 / 1514, ""),
-    ],
-    ids=["another fabric", "a slower NIC", "a virtual NIC", "a NIC without ports", "TCP on one interface", "a shaped port"],
-)
+@pytest.mark.parametrize(("nics", "total", "left"), [
+    ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400e9, "not counted: mlx5_bond_0 (Ethernet, while InfiniBand is up)"),
+    ((_roce("a", 400), _roce("b", 400), _roce("c", 100)), 100e9, "not counted: c (slower, or without RDMA)"),
+    ((_roce("a", 200), Nic("scif0", virtual="scif", rdma=True, ports=(Port(1, 400e9),))), 25e9, ""),
+    ((*infiniband(1, 100), Nic("0000:99:00.0")), 12.5e9, "not counted: 0000:99:00.0 (no source lists their ports)"),
+    ((_ethernet("eth0", 100, 9000), _ethernet("eth1", 100, 9000)), 12.5e9 * 8948 / 9038, "not counted: eth1 (TCP takes one interface)"),
+    ((_ethernet("eth0", 10, 1500, shaped=1e9),), 125e6 * 1448 / 1514, ""),
+], ids=["another fabric", "a slower NIC", "a virtual NIC", "a NIC without ports", "TCP on one interface", "a shaped port"])  # fmt: skip
 def test_which_nics_count(nics, total, left):
     node = node_of(Machine(gpus=gpus(8), nics=nics), 8)
     assert node.egress.bytes_per_s == pytest.approx(total)
@@ -211,17 +199,14 @@ def test_a_machine_without_gpus_takes_any_number_of_ranks():
     assert (node.gpus, node.egress.name) == (4, "NIC eth0 100 Gb/s, TCP")
 
 
-@pytest.mark.parametrize(
-    ("nics", "why"),
-    [
-        ((), "no source lists a NIC; add --nic"),
-        ((Nic("efa0", rdma=True),), "the NICs' rates are in none of the sources; give them with --nic"),
-        ((Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
-            "NIC mlx5_0: its rate is in none of the sources; give one with --nic"),
-        (infiniband(2, 100, "down"), "no port is up: mlx5_0, mlx5_1"),
-        ((Nic("veth0", virtual="veth", ports=(Port(1, 10e9),)),), "NIC veth0 is veth: no rate of its own"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("nics", "why"), [
+    ((), "no source lists a NIC; add --nic"),
+    ((Nic("efa0", rdma=True),), "the NICs' rates are in none of the sources; give them with --nic"),
+    ((Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),),
+        "NIC mlx5_0: its rate is in none of the sources; give one with --nic"),
+    (infiniband(2, 100, "down"), "no port is up: mlx5_0, mlx5_1"),
+    ((Nic("veth0", virtual="veth", ports=(Port(1, 10e9),)),), "NIC veth0 is veth: no rate of its own"),
+])  # fmt: skip
 def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
     assert (egress.bytes_per_s, egress.name) == (None, why)

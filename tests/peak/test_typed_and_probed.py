@@ -1,11 +1,7 @@
 """A captured machine and the same hardware as typed options have the same expected rates, and the same expected time of each size."""
 
-import json
-
 import pytest
 
-from collbench.cli.machine import add_peak
-from collbench.cli.parser import Parser
 from collbench.errors import CollbenchError
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.limits import GpuLinkLimit, NicLimit, PcieLimit
@@ -44,14 +40,12 @@ def typed(node):
         return None
     if isinstance(nics, NicLimit) and (len(nics.ports) > 1 or nics.slots or nics.interface):
         return None
-    return node_from_user(
-        node.gpus,
-        UserOverride(
-            nic=nics.ports[0] if isinstance(nics, NicLimit) else None,
-            nvlink=node.injection.bytes_per_s if isinstance(inside, GpuLinkLimit) else None,
-            pcie=gen(pcie.generation, pcie.lanes, "--pcie") if isinstance(pcie, PcieLimit) else None,
-        ),
+    given = UserOverride(
+        nic=nics.ports[0] if isinstance(nics, NicLimit) else None,
+        nvlink=node.injection.bytes_per_s if isinstance(inside, GpuLinkLimit) else None,
+        pcie=gen(pcie.generation, pcie.lanes, "--pcie") if isinstance(pcie, PcieLimit) else None,
     )
+    return node_from_user(node.gpus, given)
 
 
 PROBED = probed_nodes()
@@ -95,34 +89,3 @@ def test_typed_and_probed_hardware_have_the_same_expected_times(operation, name,
         for found, wanted in zip(expected_times(operation, one, sizes), expected_times(operation, other, sizes), strict=True):
             assert found.seconds == pytest.approx(wanted.seconds, rel=0.02), found.size_bytes
             assert found.how == wanted.how
-
-
-def peak(capsys, *argv):
-    parser = Parser(prog="collbench")
-    add_peak(parser.add_subparsers(parser_class=Parser))
-    arguments = parser.parse_args(["peak", *argv, "--format", "json"])
-    arguments.call(arguments, ["peak", *argv])
-    return json.loads(capsys.readouterr().out)
-
-
-H100 = ["--gpus-per-node", "8", "--nvlink", "450", "--nic", "16x180Gb/s", "--pcie", "gen5x16"]
-
-
-@pytest.mark.parametrize(
-    ("name", "nodes", "options"),
-    [
-        ("oci-bm-gpu-h100-8", "1", H100),
-        ("oci-bm-gpu-h100-8", "4", H100),
-        ("juwels-booster-4xa100", "1", ["--gpus-per-node", "4", "--nvlink", "300"]),
-        ("hwloc-dgx2-xml", "1", ["--gpus-per-node", "16", "--nvlink", "150"]),
-    ],
-)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_command_agrees_for_typed_and_probed_hardware(capsys, operation, name, nodes, options):
-    sizes = ["--sizes", "1K-16G:x8", "--nodes", nodes]
-    probed = peak(capsys, operation, "--from", str(captures.folder(name)), *sizes)
-    given = peak(capsys, operation, *options, *sizes)
-    for kind in ("expected", "bound", "ring"):
-        rates = [found[kind] and found[kind]["bytes_per_s"] for found in (probed, given)]
-        assert rates[0] == (rates[1] and pytest.approx(rates[1], rel=0.02)), kind
-    assert [row["seconds"] for row in probed["sizes"]] == pytest.approx([row["seconds"] for row in given["sizes"]], rel=0.02)

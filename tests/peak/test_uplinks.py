@@ -1,7 +1,5 @@
 """Links above PCIe switches: which traffic passes them, and which limit follows."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -82,15 +80,12 @@ def ported(gpus_below: int, nics_below: int, apart: bool, up: float = 16.0) -> M
     return Machine(sources=("test",), pci=tuple(devices), gpus=gpus, nics=nics)
 
 
-@pytest.mark.parametrize(
-    ("machine", "gigabytes", "of_nccl", "part"),
-    [
-        (ported(2, 2, apart=False), 100.0, 96.0, NicLimit(ports=((2, 400e9),))),
-        (ported(2, 2, apart=True), 31.5, 24.0, BridgeLimit(address="0000:21:00.0")),
-        (ported(1, 3, apart=False), 63.0, 48.0, PcieLimit(generation=5, lanes=16)),
-        (ported(2, 2, apart=True, up=32.0), 63.0, 48.0, BridgeLimit(address="0000:21:00.0")),
-    ],
-)
+@pytest.mark.parametrize(("machine", "gigabytes", "of_nccl", "part"), [
+    (ported(2, 2, apart=False), 100.0, 96.0, NicLimit(ports=((2, 400e9),))),
+    (ported(2, 2, apart=True), 31.5, 24.0, BridgeLimit(address="0000:21:00.0")),
+    (ported(1, 3, apart=False), 63.0, 48.0, PcieLimit(generation=5, lanes=16)),
+    (ported(2, 2, apart=True, up=32.0), 63.0, 48.0, BridgeLimit(address="0000:21:00.0")),
+])  # fmt: skip
 def test_switches_with_all_their_ports(machine, gigabytes, of_nccl, part):
     egress = node_of(machine, [gpu.key for gpu in machine.gpus], pcie=None).egress
     assert (round(egress.bytes_per_s / 1e9, 1), egress.as_nccl_takes_it().bytes_per_s) == (gigabytes, pytest.approx(of_nccl * 1e9))
@@ -147,11 +142,9 @@ def test_the_functions_of_one_port_have_its_rate_once():
     assert node_of(replace(machine, nics=nics[:1]), 1).egress.bytes_per_s == pytest.approx(15.75e9, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("card", "gigabytes", "words"),
-    [("5c25:7303:00a1:b210", 25.0, "counted as one port"), (None, 50.0, "counted as two ports")],
-    ids=["one card", "the card is unknown"],
-)
+@pytest.mark.parametrize(("card", "gigabytes", "words"), [
+    ("5c25:7303:00a1:b210", 25.0, "counted as one port"), (None, 50.0, "counted as two ports"),
+], ids=["one card", "the card is unknown"])  # fmt: skip
 def test_devices_that_are_or_may_be_one_port_are_named(card: str | None, gigabytes: float, words: str) -> None:
     """Two devices with the same place in different PCI domains, by their names, with 200 Gb/s each."""
     rate = Port(1, 200e9, state="active", link_layer="ethernet")
