@@ -237,10 +237,8 @@ def test_settings_add_up_and_unknown_partitions_are_named(tmp_path: Path) -> Non
     assert of(tmp_path, GOOD, "h100") == {"account": "gpu", "minutes": 60, "env": ("A=1", "B=1", "A=2"), "gpus-per-node": 8}
     assert of(tmp_path, GOOD, "cpu long") == {"account": "infra", "minutes": 60, "env": ("A=1", "B=1"), "nodes": 4}
     assert together({"nodes": 2, "env": ("A=1",)}, {}, {"nodes": 3, "env": ("A=2",)}, {"name": "x"}) == {
-        "nodes": 3,
-        "env": ("A=1", "A=2"),
-        "name": "x",
-    }
+        "nodes": 3, "env": ("A=1", "A=2"), "name": "x",
+    }  # fmt: skip
 
 
 def test_settings_add_up_and_unknown_partitions_or_files_are_named(tmp_path: Path) -> None:

@@ -112,23 +112,20 @@ def test_pods_request_their_hardware_and_get_their_name_alone() -> None:
     assert first.env["COLLBENCH_SECRET"] == second.env["COLLBENCH_SECRET"] == "0" * 36
 
 
-@pytest.mark.parametrize(
-    ("said", "command", "program"),
-    [
-        ({}, ("allreduce",), ["collbench", "allreduce", "--format", "json", "--out", "/tmp/collbench-run"]),
-        ({"gpus-per-node": 8}, ("pairs",), ["collbench", "pairs", "--ranks-per-node", "8", "--out", "/tmp/collbench-run"]),
-        (
-            {"gpus-per-node": 8, "ranks-per-node": 1},
-            ("run", "quick", "--out", "x"),
-            ["collbench", "run", "quick", "--out", "x", "--ranks-per-node", "1", "--format", "json"],
-        ),
-        ({"volume": "v"}, ("p2p",), ["collbench", "p2p", "--out", "/results/runs/$(POD_NAME)"]),
-        ({"volume": "v", "runs": "/data"}, ("p2p",), ["collbench", "p2p", "--out", "/data/$(POD_NAME)"]),
-        ({"volume": "v"}, ("p2p", "--out", "x"), ["collbench", "p2p", "--out", "x"]),
-        ({"gpus-per-node": 8}, ("probe",), ["collbench", "probe"]),
-        ({}, ("allreduce", "--format", "csv"), ["collbench", "allreduce", "--format", "csv", "--out", "/tmp/collbench-run"]),
-    ],
-)
+@pytest.mark.parametrize(("said", "command", "program"), [
+    ({}, ("allreduce",), ["collbench", "allreduce", "--format", "json", "--out", "/tmp/collbench-run"]),
+    ({"gpus-per-node": 8}, ("pairs",), ["collbench", "pairs", "--ranks-per-node", "8", "--out", "/tmp/collbench-run"]),
+    (
+        {"gpus-per-node": 8, "ranks-per-node": 1},
+        ("run", "quick", "--out", "x"),
+        ["collbench", "run", "quick", "--out", "x", "--ranks-per-node", "1", "--format", "json"],
+    ),
+    ({"volume": "v"}, ("p2p",), ["collbench", "p2p", "--out", "/results/runs/$(POD_NAME)"]),
+    ({"volume": "v", "runs": "/data"}, ("p2p",), ["collbench", "p2p", "--out", "/data/$(POD_NAME)"]),
+    ({"volume": "v"}, ("p2p", "--out", "x"), ["collbench", "p2p", "--out", "x"]),
+    ({"gpus-per-node": 8}, ("probe",), ["collbench", "probe"]),
+    ({}, ("allreduce", "--format", "csv"), ["collbench", "allreduce", "--format", "csv", "--out", "/tmp/collbench-run"]),
+])  # fmt: skip
 def test_rows_go_to_the_volume_or_between_marks_in_the_log(said: dict[str, Value], command: tuple[str, ...], program: list[str]) -> None:
     box = container(emitted(said, *command))
     assert box.get("args", box["command"]) == program

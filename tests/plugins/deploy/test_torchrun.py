@@ -26,17 +26,13 @@ STATIC: dict[str, Value] = {**AT, "rendezvous": "static"}
 
 
 class TestRendezvous:
-    @pytest.mark.parametrize(
-        ("said", "node", "words"),
-        [
-            ({**AT, "nodes": 4, "ranks-per-node": 8}, "", "--nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint n1.site:29500 "
-             "--rdzv-id collbench-0"),
-            ({**STATIC, "nodes": 4, "gpus-per-node": 8, "port": 2000, "name": "nightly"}, "3", "--nnodes 4 --nproc-per-node 8 "
-             "--rdzv-backend static --master-addr n1.site --master-port 2000 --node-rank 3 --rdzv-id nightly-0"),
-            ({"nodes": 1, "ranks-per-node": 2}, "", "--nnodes 1 --nproc-per-node 2 --standalone"),
-        ],
-        ids=["c10d", "static", "one node"],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("said", "node", "words"), [
+        ({**AT, "nodes": 4, "ranks-per-node": 8}, "", "--nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint n1.site:29500 "
+         "--rdzv-id collbench-0"),
+        ({**STATIC, "nodes": 4, "gpus-per-node": 8, "port": 2000, "name": "nightly"}, "3", "--nnodes 4 --nproc-per-node 8 "
+         "--rdzv-backend static --master-addr n1.site --master-port 2000 --node-rank 3 --rdzv-id nightly-0"),
+        ({"nodes": 1, "ranks-per-node": 2}, "", "--nnodes 1 --nproc-per-node 2 --standalone"),
+    ], ids=["c10d", "static", "one node"])  # fmt: skip
     def test_the_arguments(self, said: dict[str, Value], node: str, words: str, tmp_path: Path) -> None:
         assert recorded(tmp_path, KIND, said, *filter(None, [node])).words[:-1] == [*words.split(), *END]
 

@@ -154,15 +154,10 @@ def test_given_machines_are_kept_and_limit_the_rows(tmp_path):
     assert len(json.loads((tmp_path / "a" / "topology.json").read_text())["machines"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("argv", "value"),
-    [
-        (["a.log", "--operation", "sum"], "--operation 'sum'"),
-        (["a.log", "--dtype", "float3"], "dtype 'float3'"),
-        (["a.log", "--ranks", "4"], "--ranks 4"),
-        (["a.log", "--ceiling", "none"], "--ceiling 'none'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("argv", "value"), [
+    (["a.log", "--operation", "sum"], "--operation 'sum'"), (["a.log", "--dtype", "float3"], "dtype 'float3'"),
+    (["a.log", "--ranks", "4"], "--ranks 4"), (["a.log", "--ceiling", "none"], "--ceiling 'none'"),
+])  # fmt: skip
 def test_bad_input_is_one_sentence_and_writes_nothing(argv, value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log(tmp_path / "a.log")

@@ -150,14 +150,10 @@ def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper, tmp_path):
     assert [row.wrong for row in broken.rows] == [1]
 
 
-@pytest.mark.parametrize(
-    ("lines", "wrong"),
-    [
-        ("3: Error Bcast,size = 8,sample #2\nProcess 3: Got invalid buffer:\n", [0, 0, 1]),
-        ("[2] CHECK FAILURES: rank 2: 5\n", [0, 0, 1]), ("[2] CHECK FAILURES: rank 2: 0\n", [0, 0, 0]),
-        ("Application error code 1 occurred\n", [0, 0, 0]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "wrong"), [
+    ("3: Error Bcast,size = 8,sample #2\nProcess 3: Got invalid buffer:\n", [0, 0, 1]), ("[2] CHECK FAILURES: rank 2: 5\n", [0, 0, 1]),
+    ("[2] CHECK FAILURES: rank 2: 0\n", [0, 0, 0]), ("Application error code 1 occurred\n", [0, 0, 0]),
+])  # fmt: skip
 def test_error_lines_of_any_benchmark_of_imb(lines, wrong, tmp_path):
     head, *rows = IMB.replace("Reduce_scatter", "Bcast").splitlines(keepends=True)
     rows = [row for row in rows if not row.startswith(("15:", "Process", "pos"))]
@@ -187,30 +183,22 @@ def test_a_test_case_of_nvbandwidth_without_figures_or_verification_is_a_row(tmp
     assert NotInOutput(MissingItem.VERIFICATION) in host.missing
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "wrong"),
-    [
-        (OSU, "DATA VALIDATION ERROR: osu_latency exited with status 1 on message size 2.", [None, 1]),
-        (PERFTEST, "VALIDATION: FAILED", [1, 1]),
-        (FABTESTS, "Data check error (a!=b) at byte 3 for buffer size 4096", [0, 1]),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "wrong"), [
+    (OSU, "DATA VALIDATION ERROR: osu_latency exited with status 1 on message size 2.", [None, 1]),
+    (PERFTEST, "VALIDATION: FAILED", [1, 1]), (FABTESTS, "Data check error (a!=b) at byte 3 for buffer size 4096", [0, 1]),
+])  # fmt: skip
 def test_a_line_that_names_a_size_makes_its_case_wrong(text, line, wrong, tmp_path):
     (table,) = tables(tmp_path, f"{text}{line}\n")
     assert [row.wrong for row in table.rows] == wrong
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "n1: Test NCCL failure common.cu:1005 'unhandled system error / '",
-        "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
-        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
-        "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-05-04T12:00:00 ***",
-        "srun: error: n1: task 3: Exited with exit code 1", "Traceback (most recent call last):", " Completion with error at client",
-        "[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)", "x1000c0s0b0n0: rank 3 died from signal 9",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "n1: Test NCCL failure common.cu:1005 'unhandled system error / '", "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
+    "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+    "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-05-04T12:00:00 ***", "srun: error: n1: task 3: Exited with exit code 1",
+    "Traceback (most recent call last):", " Completion with error at client",
+    "[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)", "x1000c0s0b0n0: rank 3 died from signal 9",
+])  # fmt: skip
 def test_rows_before_an_abort_stay_with_a_doubt(line, tmp_path):
     (table,) = tables(tmp_path, f"{OSU}{line}\n")
     assert [row.wrong for row in table.rows] == [None, None]

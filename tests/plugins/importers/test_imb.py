@@ -137,13 +137,10 @@ def test_it_is_known_by_its_head_or_its_blocks_each_of_which_is_a_run():
     assert {(found.version, row.flags, row.ranks) for found in runs(ALL) for row in found.rows} == {("2021.11", ("imported",), 2)}
 
 
-@pytest.mark.parametrize(
-    ("version", "options", "root", "mode"),
-    [
-        ("2021.11", "", 0, "isolated"), ("2021.11", "-sync off", 0, "batched"), ("2021.11", "-root_shift on", None, "isolated"),
-        ("4.1", "", None, "batched"), ("4.1", "-sync 1 -root_shift 0", 0, "isolated"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("version", "options", "root", "mode"), [
+    ("2021.11", "", 0, "isolated"), ("2021.11", "-sync off", 0, "batched"), ("2021.11", "-root_shift on", None, "isolated"),
+    ("4.1", "", None, "batched"), ("4.1", "-sync 1 -root_shift 0", 0, "isolated"),
+])  # fmt: skip
 def test_root_and_meeting_are_as_options_and_version_have_them(version, options, root, mode):
     changed = [line.replace("Benchmarks 2021.11", f"Benchmarks {version}").replace("-off_cache 2,64", options) for line in ALL]
     row = run("Reduce", changed).rows[0]

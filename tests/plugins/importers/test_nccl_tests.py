@@ -143,14 +143,11 @@ def test_ranks_fill_tables_that_allow_them_and_a_table_of_unknown_ranks_is_skipp
     assert skipped.line == 5 and "allows 12 to 18" in skipped.reason
 
 
-@pytest.mark.parametrize(
-    ("program", "operation"),
-    [
-        ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"), ("broadcast", "broadcast"),
-        ("reduce", "reduce"), ("alltoall", "alltoall"), ("alltoallv", "alltoallv"), ("gather", "gather"), ("scatter", "scatter"),
-        ("sendrecv", "sendrecv"), ("hypercube", "hypercube"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("program", "operation"), [
+    ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"), ("broadcast", "broadcast"),
+    ("reduce", "reduce"), ("alltoall", "alltoall"), ("alltoallv", "alltoallv"), ("gather", "gather"), ("scatter", "scatter"),
+    ("sendrecv", "sendrecv"), ("hypercube", "hypercube"),
+])  # fmt: skip
 @pytest.mark.parametrize("suffix", ["", "_mpi", "_mpi_cuda12"])
 def test_a_programs_name_may_have_any_suffix(program, operation, suffix):
     line = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0  100.0  83.89  73.40  0"
@@ -243,19 +240,16 @@ def test_nccls_own_table_is_kept_without_what_it_does_not_use():
     assert only([*table, *HEAD, PROGRAM, LINE]).facts["nccl_tuning"] == used
 
 
-@pytest.mark.parametrize(
-    ("lines", "given_", "sentence"),
-    [
-        ([PROGRAM, LINE], UserInput(operation="allgather"), "the table at line 2 has allreduce, not --operation allgather"),
-        ([*HEAD, PROGRAM, LINE], UserInput(ranks=4), "the table at line 11 has 8 ranks, not --ranks 4"),
-        ([*HEAD, GATHERED], NOTHING, "the operation is unknown (allgather, alltoall, alltoallv, hypercube)"),
-        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "the number of ranks is unknown"),
-        ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18): the number of ranks is unknown"),
-        ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "CPU times"),
-        (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], UserInput(), "line 1 is output of collbench"),
-        (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "given_", "sentence"), [
+    ([PROGRAM, LINE], UserInput(operation="allgather"), "the table at line 2 has allreduce, not --operation allgather"),
+    ([*HEAD, PROGRAM, LINE], UserInput(ranks=4), "the table at line 11 has 8 ranks, not --ranks 4"),
+    ([*HEAD, GATHERED], NOTHING, "the operation is unknown (allgather, alltoall, alltoallv, hypercube)"),
+    ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "the number of ranks is unknown"),
+    ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18): the number of ranks is unknown"),
+    ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "CPU times"),
+    (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], UserInput(), "line 1 is output of collbench"),
+    (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
+])  # fmt: skip
 def test_what_only_the_user_can_show_is_one_sentence(lines, given_, sentence):
     with pytest.raises(UsageError) as said:
         NCCL_TESTS.read(lines, given_)
@@ -283,27 +277,19 @@ def test_a_tag_that_a_launcher_repeats_inside_a_line(tag):
     assert len(only([*(f"{tag}{line}" for line in (*HEAD, PROGRAM)), pieces]).rows) == 2
 
 
-@pytest.mark.parametrize(
-    ("printed", "mode"),
-    [
-        ("wait and barrier after each inner iteration (-m)", "isolated"),
-        ("wait and no barrier after each inner iteration (-m)", "isolated"),
-        ("wait and barrier after each outer iteration (-n)", "pipelined"),
-        (None, "pipelined"),
-    ],
-)
+@pytest.mark.parametrize(("printed", "mode"), [
+    ("wait and barrier after each inner iteration (-m)", "isolated"), ("wait and no barrier after each inner iteration (-m)", "isolated"),
+    ("wait and barrier after each outer iteration (-n)", "pipelined"), (None, "pipelined"),
+])  # fmt: skip
 def test_the_mode_of_each_way_of_blocking(printed, mode):
     blocking = [] if printed is None else [f"# Blocking Enabled: {printed} "]
     assert {row.mode for row in only([HEAD[0], *blocking, *DEVICES, PROGRAM, LINE]).rows} == {mode}
 
 
-@pytest.mark.parametrize(
-    ("title", "foot", "text", "wrong"),
-    [
-        (" error", "# Out of bounds values : 0 OK", "1e-07", 0), (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
-        (" error", "#", "1e-07", None), ("#wrong", "#", "0", 0), ("#wrong", "#", "5", 5), ("#wrong", "#", "N/A", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("title", "foot", "text", "wrong"), [
+    (" error", "# Out of bounds values : 0 OK", "1e-07", 0), (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
+    (" error", "#", "1e-07", None), ("#wrong", "#", "0", 0), ("#wrong", "#", "5", 5), ("#wrong", "#", "N/A", None),
+])  # fmt: skip
 def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title, foot, text, wrong):
     lines = [*HEAD, COLUMNS.replace("#wrong", title), PROGRAM, LINE.replace("      0", f"  {text}"), foot]
     assert {row.wrong for row in only(lines).rows if row.na is None} == {wrong}
@@ -353,15 +339,10 @@ def test_what_the_json_reports():
     assert run.statistic == "the mean over 20 iterations, waited for after each, averaged over the ranks"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (TEXT[:900], "the program was stopped"),
-        (json.dumps(json.loads(TEXT) | {"version": 4}), "unknown version 4"),
-        (json.dumps(json.loads(TEXT) | {"results": []}), "no results"),
-        (TEXT.replace('"time"', '"cpu_time"'), "CPU times"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    (TEXT[:900], "the program was stopped"), (json.dumps(json.loads(TEXT) | {"version": 4}), "unknown version 4"),
+    (json.dumps(json.loads(TEXT) | {"results": []}), "no results"), (TEXT.replace('"time"', '"cpu_time"'), "CPU times"),
+])  # fmt: skip
 def test_json_that_cannot_be_read_is_one_sentence(text, sentence):
     with pytest.raises(UsageError) as said:
         NCCL_TESTS_JSON.read(text.splitlines(), UserInput())

@@ -151,15 +151,12 @@ def test_a_truncated_size_is_the_one_of_the_command():
     assert sizes == [100_000_000, 9800]
 
 
-@pytest.mark.parametrize(
-    ("command", "header", "row", "verified"),
-    [
-        ("$ fi_rdm_pingpong -p tcp -v n2", FABTESTS, "64  1k  125k  0.04s  3.20  20.00  0.05", (1, 0)),
-        ("$ fi_rdm_pingpong -p tcp -c n2", FABTESTS, "64  1k  125k  0.04s  3.20  20.00  0.05", (0, None)),
-        ("$ fi_pingpong -p tcp -c n2", PINGPONG[10:], "64  1k  =1k  125k  0.04s  3.20  20.00  0.05", (1, 0)),
-        ("$ fi_pingpong -p tcp -v n2", PINGPONG[10:], "64  1k  =1k  125k  0.04s  3.20  20.00  0.05", (0, None)),
-    ],
-)
+@pytest.mark.parametrize(("command", "header", "row", "verified"), [
+    ("$ fi_rdm_pingpong -p tcp -v n2", FABTESTS, "64  1k  125k  0.04s  3.20  20.00  0.05", (1, 0)),
+    ("$ fi_rdm_pingpong -p tcp -c n2", FABTESTS, "64  1k  125k  0.04s  3.20  20.00  0.05", (0, None)),
+    ("$ fi_pingpong -p tcp -c n2", PINGPONG[10:], "64  1k  =1k  125k  0.04s  3.20  20.00  0.05", (1, 0)),
+    ("$ fi_pingpong -p tcp -v n2", PINGPONG[10:], "64  1k  =1k  125k  0.04s  3.20  20.00  0.05", (0, None)),
+])  # fmt: skip
 def test_the_options_of_libfabrics_programs_that_verify(command, header, row, verified):
     lines = [command, header, row]
     (found,) = reader_for(lines, None).read(lines, NOTHING).runs
@@ -179,19 +176,16 @@ def test_ucx_perftest_of_both_kinds_and_without_its_head():
         reader_for(lines[1:], None).read(lines[1:], NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("command", "size", "device", "mixed"),
-    [
-        ("my-host$ UCX_LOG_LEVEL=info ucx_perftest -t ucp_am_bw -m host,host -c 0 -s 7990 -n 10000 192.0.2.44", 7990, "cpu", False),
-        ("[u@n2 ompi]$ ucx_perftest n3 -t tag_bw -m cuda -s $((4 * 1024 * 1024)) -n 1000", 4 << 20, "cuda", False),
-        ("$ ucx_perftest n3 -t tag_bw -m rocm-managed -s $((1024*10))", 10240, "rocm", False),
-        ("# taskset -c 1 ucx_perftest n3 -t tag_bw -m host,cuda -s 8,16:3", 56, "cuda", True),
-        ("$ kubectl exec pod -- ucx_perftest n3 -t tag_bw -s 65536 | tee log", 65536, "cpu", False),
-        ("$ ssh n2 bash -c 'ucx_perftest n3 -t tag_bw -s 2048'", 2048, "cpu", False),
-        ("$ mpirun -np 2 --map-by node ucx_perftest -t tag_bw -m cuda-managed -s 512", 512, "cuda", False),
-        ("n1:/opt/ucx> numactl -N 0 ./bin/ucx_perftest n3 -t tag_bw --size=4096", 4096, "cpu", False),
-    ],
-)
+@pytest.mark.parametrize(("command", "size", "device", "mixed"), [
+    ("my-host$ UCX_LOG_LEVEL=info ucx_perftest -t ucp_am_bw -m host,host -c 0 -s 7990 -n 10000 192.0.2.44", 7990, "cpu", False),
+    ("[u@n2 ompi]$ ucx_perftest n3 -t tag_bw -m cuda -s $((4 * 1024 * 1024)) -n 1000", 4 << 20, "cuda", False),
+    ("$ ucx_perftest n3 -t tag_bw -m rocm-managed -s $((1024*10))", 10240, "rocm", False),
+    ("# taskset -c 1 ucx_perftest n3 -t tag_bw -m host,cuda -s 8,16:3", 56, "cuda", True),
+    ("$ kubectl exec pod -- ucx_perftest n3 -t tag_bw -s 65536 | tee log", 65536, "cpu", False),
+    ("$ ssh n2 bash -c 'ucx_perftest n3 -t tag_bw -s 2048'", 2048, "cpu", False),
+    ("$ mpirun -np 2 --map-by node ucx_perftest -t tag_bw -m cuda-managed -s 512", 512, "cuda", False),
+    ("n1:/opt/ucx> numactl -N 0 ./bin/ucx_perftest n3 -t tag_bw --size=4096", 4096, "cpu", False),
+])  # fmt: skip
 def test_ucx_perftest_has_size_and_memory_of_its_command(command, size, device, mixed):
     rate = 1000.0
     final = f"Final:  1000  0.000  {1e6 / rate:.3f}  {1e6 / rate:.3f}  {rate * size / 2**20:.2f}  {rate * size / 2**20:.2f}  1000  1000"
@@ -251,15 +245,11 @@ def test_gpcnet_has_its_tests_alone_and_with_congestion():
     assert {(row.ranks, row.nodes) for row in rows} == {(80, 20)}
 
 
-@pytest.mark.parametrize(
-    ("line", "tool"),
-    [
-        ("[ ID] Interval           Transfer     Bitrate         Retr  Cwnd", "iperf3"),
-        ("P2P (Peer-to-Peer) GPU Bandwidth Latency Test]", "p2pBandwidthLatencyTest"),
-        ("<!DOCTYPE html>", "a web page"),
-        ("START mpiBench v1.5", "mpiBench"),
-    ],
-)
+@pytest.mark.parametrize(("line", "tool"), [
+    ("[ ID] Interval           Transfer     Bitrate         Retr  Cwnd", "iperf3"),
+    ("P2P (Peer-to-Peer) GPU Bandwidth Latency Test]", "p2pBandwidthLatencyTest"), ("<!DOCTYPE html>", "a web page"),
+    ("START mpiBench v1.5", "mpiBench"),
+])  # fmt: skip
 def test_a_tool_that_cannot_be_read_is_refused_by_its_name(line, tool):
     with pytest.raises(UsageError, match=f"output of {tool}.* is not supported"):
         reader_for(["hello", line], None)

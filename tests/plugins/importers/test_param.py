@@ -53,16 +53,12 @@ def test_ranks_and_operations_that_the_table_contradicts_are_reported():
     assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]
 
 
-@pytest.mark.parametrize(
-    ("lines", "given_", "sentence"),
-    [
-        (BARE, UserInput(), "the table at line 2: the number of ranks is unknown"),
-        (LINES, UserInput(ranks=8), "has 4 ranks, not --ranks 8"),
-        (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], UserInput(), "the collective or the data type is unknown"),
-        (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], UserInput(), "only lines of quantized collectives"),
-        (LINES[:6], UserInput(), "no line COMMS-RES with a time"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "given_", "sentence"), [
+    (BARE, UserInput(), "the table at line 2: the number of ranks is unknown"), (LINES, UserInput(ranks=8), "has 4 ranks, not --ranks 8"),
+    (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], UserInput(), "the collective or the data type is unknown"),
+    (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], UserInput(), "only lines of quantized collectives"),
+    (LINES[:6], UserInput(), "no line COMMS-RES with a time"),
+])  # fmt: skip
 def test_what_only_the_user_can_show_is_one_sentence(lines, given_, sentence):
     with pytest.raises(UsageError) as said:
         PARAM.read(lines, given_)

@@ -96,13 +96,10 @@ def test_what_does_not_fit_is_a_sentence_or_a_doubt():
     assert found.rows[1].na == "the output has no valid time"
 
 
-@pytest.mark.parametrize(
-    ("title", "unit", "figures", "per_direction"),
-    [
-        ("RDMA_Write Bidirectional BW", "Gb", ("390.10  0.005813", "195.60  0.002915", "194.50  0.002898"), 390.10e9 / 16),
-        ("Send Bidirectional BW", "MiB", ("46504.00  0.005813", "23320.00  0.002915", "23184.00  0.002898"), 46504 * 2**19),
-    ],
-)
+@pytest.mark.parametrize(("title", "unit", "figures", "per_direction"), [
+    ("RDMA_Write Bidirectional BW", "Gb", ("390.10  0.005813", "195.60  0.002915", "194.50  0.002898"), 390.10e9 / 16),
+    ("Send Bidirectional BW", "MiB", ("46504.00  0.005813", "23320.00  0.002915", "23184.00  0.002898"), 46504 * 2**19),
+])  # fmt: skip
 def test_report_both_has_one_row_of_both_directions(title, unit, figures, per_direction):
     lines = [f"      {title} Test"]
     for heading, printed in zip(("", " Local results: ", " Remote results: "), figures, strict=True):

@@ -70,15 +70,12 @@ def test_each_pair_of_marks_is_a_run_and_what_is_cut_or_failed_is_doubtful():
     assert run.doubts == [SkippedLines(2, SkippedReason.UNREADABLE, 3, "not JSON (JSONDecodeError)")]
 
 
-@pytest.mark.parametrize(
-    ("lines", "given_", "sentence"),
-    [
-        (log(), UserInput(), "no rows between the marks"),
-        ([BEGIN, '{"round": 1}'], UserInput(), "line 2 between the marks is not a valid row \\(fields are missing"),
-        (log(row()), UserInput(ranks=8), "the log has 4 ranks, not --ranks 8"),
-        (log(row()), UserInput(nodes=4), "the log has 2 nodes, not --nodes 4"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "given_", "sentence"), [
+    (log(), UserInput(), "no rows between the marks"),
+    ([BEGIN, '{"round": 1}'], UserInput(), "line 2 between the marks is not a valid row \\(fields are missing"),
+    (log(row()), UserInput(ranks=8), "the log has 4 ranks, not --ranks 8"),
+    (log(row()), UserInput(nodes=4), "the log has 2 nodes, not --nodes 4"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_refused(lines, given_, sentence):
     with pytest.raises(UsageError, match=sentence):
         POD_LOG.read(lines, given_)

@@ -40,13 +40,10 @@ def test_what_is_no_number_has_no_digits(text):
     assert with_digits(text) is None
 
 
-@pytest.mark.parametrize(
-    ("operation", "algbw", "busbw", "ranks"),
-    [
-        ("allreduce", "134.44", "235.26", 8), ("allreduce", "259.78", "487.09", 16),
-        ("allgather", "255.31", "223.39", 8), ("alltoall", "20.00", "10.00", 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "algbw", "busbw", "ranks"), [
+    ("allreduce", "134.44", "235.26", 8), ("allreduce", "259.78", "487.09", 16), ("allgather", "255.31", "223.39", 8),
+    ("alltoall", "20.00", "10.00", 2),
+])  # fmt: skip
 def test_the_factor_shows_the_ranks(operation, algbw, busbw, ranks):
     found = rank_range(operations()[operation], [printed(algbw, busbw)])
     assert found.only == ranks
@@ -82,19 +79,12 @@ def test_algbw_is_size_over_time_and_both_must_be_possible():
     assert is_size(1) and not is_size(0) and not is_size(-1)
 
 
-@pytest.mark.parametrize(
-    ("user", "printed", "extent"),
-    [
-        ((4, None), None, JobExtent(4, None)),
-        ((None, None), 4, JobExtent(4, None)),
-        ((4, None), 4, JobExtent(4, None)),
-        ((4, None), 8, JobExtent(8, None, (Contradiction("a.log", "--ranks", "4", "8 ranks"),))),
-        ((8, None), 4, JobExtent(4, None, (Contradiction("a.log", "--ranks", "8", "4 ranks"),))),
-        ((None, 2), 4, JobExtent(4, 2)),
-        ((None, None), None, "number of ranks"),
-        ((None, 5), 4, "4 ranks .*5 nodes"),
-    ],
-)
+@pytest.mark.parametrize(("user", "printed", "extent"), [
+    ((4, None), None, JobExtent(4, None)), ((None, None), 4, JobExtent(4, None)), ((4, None), 4, JobExtent(4, None)),
+    ((4, None), 8, JobExtent(8, None, (Contradiction("a.log", "--ranks", "4", "8 ranks"),))),
+    ((8, None), 4, JobExtent(4, None, (Contradiction("a.log", "--ranks", "8", "4 ranks"),))), ((None, 2), 4, JobExtent(4, 2)),
+    ((None, None), None, "number of ranks"), ((None, 5), 4, "4 ranks .*5 nodes"),
+])  # fmt: skip
 def test_the_output_is_kept_and_the_user_fills_what_it_lacks(user, printed, extent):
     user_input = UserInput(ranks=user[0], nodes=user[1])
     if isinstance(extent, str):

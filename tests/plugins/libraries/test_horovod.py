@@ -35,19 +35,16 @@ def made_up_installation(monkeypatch, versions, folder: Path | None = None):
     monkeypatch.setattr(horovod_start, "find_spec", lambda name: found if name in versions else None)
 
 
-@pytest.mark.parametrize(
-    ("versions", "env", "why"),
-    [
-        ({}, {}, NotInstalled("horovod", GET)),
-        ({"horovod": "1.0.0", "torch": "2.13.0"}, {}, UnknownVersion("horovod", "1.0.0", "0.28.x", GET)),
-        ({"horovod": "0.28.1"}, {}, NotInstalled("torch", GET, "horovod 0.28.1")),
-        (
-            {"horovod": "0.28.1", "torch": "2.13.0"},
-            {"HOROVOD_RANK": "0"},
-            Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", horovod_start._OTHER_LAUNCH),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("versions", "env", "why"), [
+    ({}, {}, NotInstalled("horovod", GET)),
+    ({"horovod": "1.0.0", "torch": "2.13.0"}, {}, UnknownVersion("horovod", "1.0.0", "0.28.x", GET)),
+    ({"horovod": "0.28.1"}, {}, NotInstalled("torch", GET, "horovod 0.28.1")),
+    (
+        {"horovod": "0.28.1", "torch": "2.13.0"},
+        {"HOROVOD_RANK": "0"},
+        Misconfigured("HOROVOD_RANK", "is set, as horovodrun does", horovod_start._OTHER_LAUNCH),
+    ),
+])  # fmt: skip
 def test_why_it_is_not_available(monkeypatch, versions, env, why):
     made_up_installation(monkeypatch, versions)
     assert obstacle(env) == why

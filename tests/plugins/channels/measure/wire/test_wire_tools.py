@@ -63,18 +63,14 @@ def test_what_iperf3_and_perftest_report_besides() -> None:
         WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "why"),
-    [
-        ("iperf3", "iperf3-refused.json", "iperf3 printed no figure: unable to connect to server: Connection refused"),
-        ("fi_pingpong", "fi_pingpong-refused.txt",
-         "fi_pingpong printed no figure: [error] util/pingpong.c:408 : failed to connect: Connection refused"),
-        ("ucx_perftest", "ucx_perftest-refused.txt",
-         "ucx_perftest printed no figure: [1795328917.980145] [node1:29840:0]        perftest.c:405  UCX  ERROR client failed. connect() "
-         "failed: Connection refused"),
-    ],
-    ids=["iperf3", "fi_pingpong", "ucx_perftest"],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "file", "why"), [
+    ("iperf3", "iperf3-refused.json", "iperf3 printed no figure: unable to connect to server: Connection refused"),
+    ("fi_pingpong", "fi_pingpong-refused.txt",
+     "fi_pingpong printed no figure: [error] util/pingpong.c:408 : failed to connect: Connection refused"),
+    ("ucx_perftest", "ucx_perftest-refused.txt",
+     "ucx_perftest printed no figure: [1795328917.980145] [node1:29840:0]        perftest.c:405  UCX  ERROR client failed. connect() "
+     "failed: Connection refused"),
+], ids=["iperf3", "fi_pingpong", "ucx_perftest"])  # fmt: skip
 def test_why_they_failed_in_their_own_words(name: str, file: str, why: str) -> None:
     with pytest.raises(RunFailed) as failed:
         WIRE_TOOLS[name].parse(ToolRequest(WIRE_TOOLS[name].operations[0], 8), printed(file))
