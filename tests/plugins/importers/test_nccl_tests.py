@@ -11,14 +11,12 @@ from collbench.errors import UsageError
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
 from collbench.plugins.importers.notes import (
-    InterleavedJobs,
     MissingItem,
     NotInOutput,
     OutOfBoundsValues,
     RankMismatch,
     RateMismatch,
     RepeatedCases,
-    SingleRankTable,
     SkippedLines,
     SkippedReason,
 )
@@ -37,10 +35,6 @@ PROGRAM = "# Collective test starting: all_reduce_perf"
 TEXT = (SAMPLES / "nccl_tests.json").read_text()
 _KEYS = st.sampled_from(["results", "config", "args", "env", "nccl_version", "out_of_bounds", "version"])
 _FIELDS = st.sampled_from(["size", "count", "type", "redop", "root", "out_of_place", "in_place", "in_place_per_iter"])
-
-
-def lines_of(name):
-    return (SAMPLES / name).read_text().splitlines()
 
 
 def only(lines, given_=NOTHING):
@@ -74,10 +68,6 @@ def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
     assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
-    runs = NCCL_TESTS.read(lines_of("one_rank_jobs.txt"), UserInput()).runs
-    assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
-    assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
-    assert list(runs[0].doubts) == [SingleRankTable(), InterleavedJobs(2)]
     gather = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0"
     second_head = ["$ ./all_gather_perf -g 8", HEAD[0].replace("iters: 20", "iters: 50"), *DEVICES]
     runs = NCCL_TESTS.read([*HEAD, PROGRAM, LINE, "# Avg bus bandwidth    : 235", *second_head, gather], UserInput()).runs
@@ -86,26 +76,9 @@ def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
     ]  # fmt: skip
 
 
-def test_the_columns_of_per_iteration_timing():
-    run = only(lines_of("nccl_tests_2_19_per_iteration.txt"))
-    row = run.rows[0]
-    assert (run.version, run.program, run.facts["library"], row.ranks, row.nodes) == ("2.19.6", "all_gather_perf", "2.29.7", 8, 2)
-    assert (row.time_s.p50, row.time_s.min, row.time_s.p99, row.time_s.max) == pytest.approx((50e-6, 48.1e-6, 60.2e-6, 61.3e-6))
-    assert (row.time_s.p95, row.time_s.ci_low) == (None, None)
-    assert [(row.in_place, row.wrong) for row in run.rows] == [(False, 0), (True, 0), (False, 2), (True, None)]
-    assert run.doubts == [OutOfBoundsValues(1)]
-    assert list(run.hosts) == ["node01"] * 4 + ["node02"] * 4
-
-
-def test_rccl_tests_is_another_library_on_another_device():
-    run = only(lines_of("rccl_tests.txt"))
-    assert (run.tool, run.version, peak(run)) == ("rccl-tests", "develop:83d38d9", 218.8)
-    assert {(row.backend, row.device, row.wrong) for row in run.rows} == {("rccl", "rocm", 0)}
-
-
 @pytest.mark.parametrize("before", ["3: ", "[1,0]<stdout>:", "node01: "])
 def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before):
-    run = only([f"{before}{line}" for line in lines_of("rccl_tests.txt")])
+    run = only([f"{before}{line}" for line in (SAMPLES / "rccl_tests.txt").read_text().splitlines()])
     assert (run.tool, run.version, {row.backend for row in run.rows}) == ("rccl-tests", "develop:83d38d9", {"rccl"})
 
 
@@ -247,8 +220,6 @@ def test_nccls_own_table_is_kept_without_what_it_does_not_use():
     ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "the number of ranks is unknown"),
     ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18): the number of ranks is unknown"),
     ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "CPU times"),
-    (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], UserInput(), "line 1 is output of collbench"),
-    (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
 ])  # fmt: skip
 def test_what_only_the_user_can_show_is_one_sentence(lines, given_, sentence):
     with pytest.raises(UsageError) as said:
@@ -310,31 +281,11 @@ def test_without_validation_nothing_was_compared_whatever_the_column_shows():
 # The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.
 
 
-def of_json(**changes):
-    document = json.loads(TEXT) | changes
-    runs = NCCL_TESTS_JSON.read(json.dumps(document).splitlines(), UserInput()).runs
-    assert len(runs) == 1
-    return runs[0]
-
-
-def config(**changes):
-    return {"config": json.loads(TEXT)["config"] | changes}
-
-
-def test_what_the_json_reports():
-    run = of_json()
-    assert NCCL_TESTS_JSON.knows(TEXT.splitlines())
-    assert (run.tool, run.program, run.facts["library"]) == ("nccl-tests", "all_reduce_perf", "2.29.7")
-    assert list(run.hosts) == ["node01", "node01"]
-    assert run.statistic == "the mean over 20 iterations, the most of the ranks"
-    assert run.facts["environment"] == {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "77"}
-    assert run.facts["devices"][1] == {"rank": 1, "host": "node01", "device": 1, "gpu": "0000:3b:00", "name": "NVIDIA H100 80GB HBM3"}
-    first, second = of_json().rows
-    assert (first.in_place, first.mode, first.ranks, first.nodes, first.wrong) == (False, "graph", 2, 1, 0)
-    assert (first.time_s.p50, first.time_s.min, first.time_s.p95, first.time_s.max) == pytest.approx((40e-6, 38e-6, 50e-6, 55e-6))
-    assert (second.in_place, second.wrong, second.time_s.min) == (True, 3, None)
-    assert second.busbw_bytes_per_s == pytest.approx(29.959e9, rel=1e-4)
-    run = of_json(**config(blocking_collectives="true", graph=0), args=["all_reduce_perf", "--blocking=2"])
+def test_the_json_reports_that_each_call_was_waited_for():
+    document = json.loads(TEXT)
+    document["config"] |= {"blocking_collectives": "true", "graph": 0}
+    document["args"] = ["all_reduce_perf", "--blocking=2"]
+    (run,) = NCCL_TESTS_JSON.read(json.dumps(document).splitlines(), NOTHING).runs
     assert run.rows[0].mode == "isolated"
     assert run.statistic == "the mean over 20 iterations, waited for after each, averaged over the ranks"
 

@@ -15,29 +15,6 @@ OLD = f"\tCOMMS-RES-all_gather-float16\t{FIGURES}"
 BARE = ["backend: gloo nw-stack: pytorch-dist args.b: 8 args.e: 8 args.f: 2 args.z: 0 args.master_ip: x", OLD]
 
 
-def test_a_collective():
-    run = PARAM.read(LINES, UserInput()).runs[0]
-    row = run.rows[0]
-    assert PARAM.knows(LINES)
-    assert (run.tool, run.program, list(run.hosts)) == ("param", "comms.py all_reduce", ["gpu0", "gpu0", "gpu1", "gpu1"])
-    assert run.statistic == "the median over the ranks of each rank's mean over the iterations"
-    assert (row.operation, row.backend, row.api, row.device, row.mode, row.ranks, row.nodes) == (
-        "allreduce", "torch-nccl", "torch", "cuda", "isolated", 4, 2,
-    )  # fmt: skip
-    assert (row.time_s.p50, row.time_s.p95, row.time_s.max) == (1e-4, None, None)
-    assert row.evidence["across_ranks"]["rank_max_s"] == pytest.approx(1.03e-4)
-    assert run.doubts == []
-
-
-def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part():
-    rows = PARAM.read(LINES, UserInput()).runs[1].rows
-    assert [(row.operation, row.group, row.ranks, row.nodes) for row in rows] == [
-        ("p2p_latency", "0-2", 2, 2), ("p2p_bandwidth", "0-2", 2, 2), ("p2p_bidirectional", "0-2", 2, 2),
-    ]  # fmt: skip
-    assert [row.time_s.p50 for row in rows if row.time_s] == pytest.approx([60e-6, 1048576 / 10e9, 1048576 / 9e9])
-    assert rows[2].evidence["statistic"] == "size / half of the mean rate both ways of the ranks that communicate"
-
-
 def test_the_columns_of_older_versions_and_what_is_not_reported():
     run = PARAM.read(BARE, UserInput(ranks=4)).runs[0]
     assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [

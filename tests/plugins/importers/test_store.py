@@ -10,14 +10,13 @@ from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
 from collbench.plugins.importers.importer import ImportedTable
 from collbench.plugins.importers.notes import MissingItem, OutOfBoundsValues, lacks
-from collbench.plugins.importers.rows import Quantiles, RowKind, with_ceilings
+from collbench.plugins.importers.rows import RowKind, with_ceilings
 from collbench.plugins.importers.store import FileTable, Source, store, together
 from collbench.results.imported import import_notes
 from collbench.results.reader import read_run
 from tests.results.rows import make_row
 
 SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")
-KIND = RowKind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
 
 
 def rows(operation="allreduce", sizes=(1024, 2048)):
@@ -28,14 +27,6 @@ def rows(operation="allreduce", sizes=(1024, 2048)):
 def table(operation="allreduce", hosts=("a", "b"), **changes):
     known = {"missing": lacks(MissingItem.SAMPLES), "doubts": [], "facts": {}} | changes
     return FileTable(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))
-
-
-def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval():
-    row = KIND.row(8 << 20, 100e-6, count=2 << 20, line=12, spread=Quantiles(min=90e-6, p99=150e-6), checked=1, wrong=0)
-    assert (row.time_s.p50, row.time_s.ci_low, row.time_s.min, row.time_s.p95, row.time_s.p99) == (100e-6, None, 90e-6, None, 150e-6)
-    assert row.algbw_bytes_per_s == pytest.approx(83.886e9, rel=1e-4)
-    assert row.busbw_bytes_per_s == pytest.approx(1.75 * 83.886e9, rel=1e-4)
-    assert (row.flags, row.n, row.evidence) == (("imported",), 0, {"statistic": "the mean over 20 iterations", "line": 12})
 
 
 def test_operations_are_one_run_and_a_table_that_comes_again_fills_the_first_run_that_lacks_it():
