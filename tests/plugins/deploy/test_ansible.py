@@ -139,9 +139,7 @@ class TestOnEachHost:
         assert argv(emitted("probe"), ASK, tmp_path) == ["collbench", "probe", "--format", "json"]
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
-    def test_outputs_that_would_stay_on_the_hosts_are_rejected_and_the_committed_playbook_is_what_is_written(self) -> None:
-        assert refusal("probe", "--format", "table").endswith(" --format")
-        assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
+    def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "deploy/ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
 
 
@@ -159,6 +157,3 @@ def test_ansible_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if line] == [f"playbook: {name}" for name in files]
-
-
-# no server listens at port 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from collbench.plugins.deploy.job import LauncherKind
 from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
 
@@ -53,26 +54,16 @@ class TestTheJob:
 
 class TestMistakes:
     @pytest.mark.parametrize(("words", "value"), [
-        ("", "KIND"), ("slrum", "did you mean slurm?"), ("xyz", ", ".join(kinds())), ("slurm --nodes 0", "--nodes: '0'"),
-        ("slurm --nodes -1", "--nodes: '-1'"), ("slurm --nodes=", "--nodes: ''"), ("slurm --node 2", "did you mean --nodes?"),
-        ("slurm --sizes 8", "--sizes"), ("ansible --image a:b", "--image "), ("ansible --partition x", "--partition "),
-        ("slurm --partition=", "--partition: ''"), ("slurm --name a/b", "--name: 'a/b'"), ("slurm --env A", "--env: 'A'"),
-        ("slurm --site nowhere", "--site nowhere: "), ("ansible --submit", "--submit "), ("slurm slurm", "'slurm'"),
+        ("xyz", ", ".join(kinds())), ("slurm --nodes -1", "--nodes: '-1'"), ("slurm --nodes=", "--nodes: ''"),
+        ("slurm --sizes 8", "--sizes"), ("ansible --partition x", "--partition "), ("slurm --partition=", "--partition: ''"),
     ])  # fmt: skip
     def test_before_the_dashes(self, words: str, value: str, tmp_path: Path) -> None:
         assert value in refused(tmp_path, *words.split())
 
-    @pytest.mark.parametrize("image", ["my image", "it's", 'a"b', "a\nb", ""])
-    def test_images_with_blanks_and_quotes(self, image: str, tmp_path: Path) -> None:
-        assert refused(tmp_path, "slurm", f"--image={image}").startswith(f"--image: {image!r} ")
-
     @pytest.mark.parametrize(("inner", "value"), [
-        ((), "missing command"), (("--",), "missing command"), (("--", "allredcue"), "after --: 'allredcue'"),
-        (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"), (("--", "emit", "slurm"), "after --: 'emit'"),
-        (("--", "collbench", "allreduce"), "after --: 'collbench'"), (("--", "allreduce", "--sise", "8"), "did you mean --sizes?"),
+        (("--",), "missing command"), (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"),
+        (("--", "emit", "slurm"), "after --: 'emit'"), (("--", "collbench", "allreduce"), "after --: 'collbench'"),
         (("--", "allreduce", "8"), "after --: '8'"), (("--", "allreduce", "--max-time", "0"), "--max-time: '0'"),
-        (("--", "allreduce", "--ranks", "8"), "after --: --ranks "),
-        (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node "),
         (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb'"),
     ])  # fmt: skip
     def test_after_the_dashes(self, inner: tuple[str, ...], value: str, tmp_path: Path) -> None:
@@ -134,10 +125,7 @@ class TestOutput:
         assert refused(tmp_path, "slurm", "--submit", env=path).endswith("invalid partition specified: x")
 
     @pytest.mark.parametrize("kind", [kind for kind in kinds().values() if kind.submit], ids=lambda kind: kind.name)
-    def test_submit_without_the_command_of_the_queue(self, kind: object, tmp_path: Path) -> None:
-        from collbench.plugins.deploy.job import LauncherKind
-
-        assert isinstance(kind, LauncherKind)
+    def test_submit_without_the_command_of_the_queue(self, kind: LauncherKind, tmp_path: Path) -> None:
         image = ["--image", "a/b:c"] if kind.name == "kubernetes" else []
         said = refused(tmp_path, kind.name, *image, "--submit", env={"PATH": str(tmp_path)})
         assert kind.submit[0] in said and said.endswith(kind.remedy)

@@ -5,7 +5,6 @@ PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ra
 """
 
 import ast
-import json
 import os
 import re
 import shlex
@@ -24,7 +23,6 @@ from collbench.plugins.deploy import files
 from collbench.plugins.deploy.files import Quoted
 from collbench.plugins.deploy.job import LauncherKind, job_of
 from collbench.plugins.deploy.kinds import kinds
-from tests.cli.command import run_here
 from tests.plugins.deploy.texts import HOSTILE, UNPRINTABLE, texts
 
 ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
@@ -114,12 +112,6 @@ def holds(lines: Sequence[Words], wanted: Words) -> bool:
 
 @pytest.mark.system
 @each_kind
-def test_the_words_stand_in_the_file_as_they_were_typed(kind: LauncherKind, tmp_path: Path) -> None:
-    assert holds(started(emitted(kind, ORDINARY), tmp_path), ["collbench", *ORDINARY])
-
-
-@pytest.mark.system
-@each_kind
 def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
     command = ["allreduce", *HOSTILE]
     lines = started(emitted(kind, command), tmp_path)
@@ -196,27 +188,8 @@ def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], 
 
 
 @each_kind
-def test_the_command_line_writes_the_same_file_as_its_kind(kind: LauncherKind, tmp_path: Path) -> None:
-    said = [word for name, value in NEEDED.get(kind.name, {}).items() for word in (f"--{name}", value)]
-    actual = ["emit", kind.name, "--nodes", str(NODES), "--ranks-per-node", str(RANKS), *said]
-    done = run_here(tmp_path, *actual, "--", *ORDINARY)
-    assert (done.returncode, done.stdout, done.stderr) == (0, emitted(kind, ORDINARY), "")
-
-
-@each_kind
-def test_a_file_is_short_and_ends_with_its_line(kind: LauncherKind) -> None:
-    text = emitted(kind, ORDINARY)
-    assert text.endswith("\n") and not text.endswith("\n\n")
-    assert "\n\n\n" not in text.replace("\n\n\n@", "\n\n@").replace("\n\n\ndef", "\n\ndef"), "too many empty lines"
-    assert not re.search(r"[ \t]$", text, re.MULTILINE)
-    assert json.dumps(text).count("#") >= 3, "a file without comments"
-
-
-@each_kind
 @pytest.mark.parametrize("where", ["command", "program", "env"])
 def test_a_line_end_never_gets_into_a_file(kind: LauncherKind, where: str) -> None:
-    from collbench.errors import UsageError
-
     command = (*ORDINARY, "--allocation", "a\nb") if where == "command" else ORDINARY
     said: dict[str, Any] = {"program": {"program": "a\nb"}, "env": {"env": ("A=a\nb",)}}.get(where, {})
     with pytest.raises(UsageError, match=r"a\\nb' contains control characters"):

@@ -67,9 +67,7 @@ def test_invalid_numbers_of_nodes(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a b", "a'b", 'a"b', "", "-a", "a;b", "$(a)", "a\nb", "`a`", "a,b", "a\\b"])
 def test_images_with_blanks_and_quotes_are_rejected(text: str) -> None:
-    from collbench.plugins.deploy.job import IMAGE
-
-    assert refusal(IMAGE, text).startswith(f"{text!r} ")
+    assert refusal(handing.IMAGE, text).startswith(f"{text!r} ")
 
 
 @pytest.mark.parametrize("text", [
@@ -77,9 +75,7 @@ def test_images_with_blanks_and_quotes_are_rejected(text: str) -> None:
     "nvcr.io#a/b:1",
 ])  # fmt: skip
 def test_valid_images(text: str) -> None:
-    from collbench.plugins.deploy.job import IMAGE
-
-    assert IMAGE.parse(text) == text
+    assert handing.IMAGE.parse(text) == text
 
 
 def test_names_paths_and_variables() -> None:
@@ -182,9 +178,10 @@ def test_the_command_reads_the_file_and_its_output_is_returned(tmp_path: Path, c
 
 @pytest.mark.system
 def test_the_error_has_the_output_of_the_command(tmp_path: Path) -> None:
-    assert submit_refusal(TAKEN, command(tmp_path, "printf 'error: no\\n partition\\n' >&2; exit 1")).endswith(": error: no partition")
-    assert submit_refusal(TAKEN, command(tmp_path, "echo full; exit 3")).endswith(": full")
-    assert submit_refusal(TAKEN, command(tmp_path, "exit 3")).endswith(" 3")
+    refused = submit_refusal(TAKEN, command(tmp_path, "printf 'error: no\\n partition\\n' >&2; exit 1"))
+    assert refused == "take failed: error: no partition"
+    assert submit_refusal(TAKEN, command(tmp_path, "echo full; exit 3")) == "take failed: full"
+    assert submit_refusal(TAKEN, command(tmp_path, "exit 3")) == "take failed: exit code 3"
     assert submit_refusal(TAKEN, command(tmp_path, "printf '\\377' >&2; exit 1")).endswith(": \ufffd")
     assert submit_refusal(TAKEN, command(tmp_path, "exit 1"), "x" * 1_000_000).endswith(" 1")  # it does not read its input
 
@@ -192,12 +189,14 @@ def test_the_error_has_the_output_of_the_command(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_a_command_that_is_missing_or_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for env in ({"PATH": str(tmp_path)}, {}):
-        assert "--submit" in submit_refusal(TAKEN, env) and submit_refusal(TAKEN, env).endswith("take FILE")
-    assert "--submit" in submit_refusal(RUN_BY_HAND, {}) and submit_refusal(RUN_BY_HAND, {}).endswith("play FILE")
+        assert submit_refusal(TAKEN, env) == "--submit: take not found: write the file with --write, then run: take FILE"
+    by_hand = "--submit is not supported by emit other: write the file with --write, then run: play FILE"
+    assert submit_refusal(RUN_BY_HAND, {}) == by_hand
     broken = submit_refusal(TAKEN, command(tmp_path, "", "#!/nowhere"))
     assert broken.startswith(f"{tmp_path}/take ") and broken.endswith("take FILE")
     monkeypatch.setattr(handing, "_TIMEOUT_S", 0.2)
-    assert submit_refusal(TAKEN, command(tmp_path, "exec sleep 5")).startswith("take did not end within 0.2 s")
+    late = "take did not end within 0.2 s: check whether the job was submitted"
+    assert submit_refusal(TAKEN, command(tmp_path, "exec sleep 5")) == late
 
 
 GOOD = """schema = 1
@@ -239,9 +238,6 @@ def test_settings_add_up_and_unknown_partitions_are_named(tmp_path: Path) -> Non
     assert together({"nodes": 2, "env": ("A=1",)}, {}, {"nodes": 3, "env": ("A=2",)}, {"name": "x"}) == {
         "nodes": 3, "env": ("A=1", "A=2"), "name": "x",
     }  # fmt: skip
-
-
-def test_settings_add_up_and_unknown_partitions_or_files_are_named(tmp_path: Path) -> None:
     assert "'h200'" in rejection_of(tmp_path, GOOD, "h200")
     assert of(tmp_path, "schema = 1\n", "h100") == {}  # a partition of Slurm that is not in the file
     assert "'h100'" in rejection_of(tmp_path, "schema = 1\n", "h100", named=True)

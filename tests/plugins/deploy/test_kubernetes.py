@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value, job_of
 from collbench.plugins.deploy.kinds.kubernetes import KIND
-from tests.cli.command import one_sentence, run_here
+from tests.cli.command import run_here
 from tests.plugins.deploy.manifests import documents, expanded, pods, refused
 
 IMAGE = "docker.io/example/collbench:1"
@@ -168,9 +168,3 @@ def test_submit_passes_the_manifest_to_kubectl(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "create -f -\n")
     assert (tmp_path / "taken.yaml").read_text() == emitted()
-
-
-def test_the_error_of_submit_without_kubectl(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "emit", "kubernetes", "--image", IMAGE, "--submit", "--", "allreduce", env={"PATH": str(tmp_path)})
-    said = one_sentence(done)
-    assert "kubectl" in said and "--write" in said
