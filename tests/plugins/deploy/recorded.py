@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.plugins.deploy.job import LauncherKind, Value, job_of
+from tests.plugins.deploy.batch import program
 
 COMMAND = ("allreduce", "--sizes", "1K-1G")
 _STAND_IN = """#!/bin/bash
@@ -42,8 +43,7 @@ def recorded(
 ) -> Recorded:
     """Run the file in the folder with these arguments; `launchers`: the doubles in PATH, `env`: more variables."""
     for name in launchers:
-        (folder / name).write_text(_STAND_IN)
-        (folder / name).chmod(0o755)
+        program(folder, name, _STAND_IN)
     script = folder / "job.sh"
     script.write_text(text(kind, said, command))
     shell = {"PATH": f"{folder}:/usr/bin:/bin", **(env or {})}

@@ -8,6 +8,7 @@ import pytest
 from collbench.plugins.deploy.job import LauncherKind
 from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
+from tests.plugins.deploy.batch import program
 
 INNER = ("--", "allreduce", "--sizes", "1K-1G")
 
@@ -115,8 +116,7 @@ class TestOutput:
 
     @pytest.mark.system
     def test_submit_sends_the_same_file_to_the_queue(self, tmp_path: Path) -> None:
-        (tmp_path / "sbatch").write_text('#!/bin/sh\ncat >taken\necho "Submitted batch job 7"\n')
-        (tmp_path / "sbatch").chmod(0o755)
+        program(tmp_path, "sbatch", '#!/bin/sh\ncat >taken\necho "Submitted batch job 7"\n')
         path = {"PATH": f"{tmp_path}:{environment()['PATH']}"}
         done = emit(tmp_path, "slurm", "--submit", "--write", "job", env=path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 7\n", "")

@@ -23,6 +23,7 @@ from collbench.plugins.deploy import files
 from collbench.plugins.deploy.files import Quoted
 from collbench.plugins.deploy.job import LauncherKind, job_of
 from collbench.plugins.deploy.kinds import kinds
+from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.texts import HOSTILE, UNPRINTABLE, texts
 
 ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
@@ -62,8 +63,7 @@ def run_by_bash(text: str, folder: Path) -> list[Words]:
     note = f'#!/bin/bash\nprintf "%s\\0" "${{0##*/}}" "$@" >"{folder}/words.$$"\nenv -0 >"{folder}/environment"\n'
     scripts = dict.fromkeys(LAUNCHERS, note) | {"scontrol": "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n"}
     for name, script in scripts.items():
-        (commands / name).write_text(script)
-        (commands / name).chmod(0o755)
+        program(commands, name, script)
     (folder / "script").write_text(text)
     env = {"PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(folder), **IN_A_JOB, "SLURM_SUBMIT_DIR": str(folder)}
     done = subprocess.run(["bash", "script"], cwd=folder, env=env, capture_output=True, text=True, timeout=30, check=False)
@@ -122,8 +122,8 @@ def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
 @pytest.mark.system
 @each_kind
 def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> None:
-    program = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
-    assert holds(started(emitted(kind, ORDINARY, program=program), tmp_path), [program, *ORDINARY])
+    path = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
+    assert holds(started(emitted(kind, ORDINARY, program=path), tmp_path), [path, *ORDINARY])
     assert not (tmp_path / "injected").exists()
 
 

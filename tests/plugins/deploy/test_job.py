@@ -11,6 +11,7 @@ from collbench.plugins.deploy import job as handing
 from collbench.plugins.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of, of_site, together
 from collbench.plugins.deploy.kinds import settings
 from tests.cli.command import one_sentence, run_here
+from tests.plugins.deploy.batch import program
 
 KIND = LauncherKind("some", "a kind", EVERYWHERE, lambda job: "", "start FILE")
 
@@ -138,8 +139,7 @@ RUN_BY_HAND = LauncherKind("other", "a kind", (), lambda job: "", start="play FI
 
 
 def command(folder: Path, lines: str, first: str = "#!/bin/sh") -> dict[str, str]:
-    (folder / "take").write_text(f"{first}\n{lines}\n")
-    (folder / "take").chmod(0o755)
+    program(folder, "take", f"{first}\n{lines}\n")
     return {"PATH": f"{folder}:{os.environ['PATH']}", "OWN": "kept"}
 
 

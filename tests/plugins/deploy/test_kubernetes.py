@@ -12,6 +12,7 @@ from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value, job_of
 from collbench.plugins.deploy.kinds.kubernetes import KIND
 from tests.cli.command import run_here
+from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.manifests import documents, expanded, pods, refused
 
 IMAGE = "docker.io/example/collbench:1"
@@ -112,7 +113,7 @@ def test_pods_request_their_hardware_and_get_their_name_alone() -> None:
     assert first.env["COLLBENCH_SECRET"] == second.env["COLLBENCH_SECRET"] == "0" * 36
 
 
-@pytest.mark.parametrize(("said", "command", "program"), [
+@pytest.mark.parametrize(("said", "command", "started"), [
     ({}, ("allreduce",), ["collbench", "allreduce", "--format", "json", "--out", "/tmp/collbench-run"]),
     ({"gpus-per-node": 8}, ("pairs",), ["collbench", "pairs", "--ranks-per-node", "8", "--out", "/tmp/collbench-run"]),
     (
@@ -126,10 +127,10 @@ def test_pods_request_their_hardware_and_get_their_name_alone() -> None:
     ({"gpus-per-node": 8}, ("probe",), ["collbench", "probe"]),
     ({}, ("allreduce", "--format", "csv"), ["collbench", "allreduce", "--format", "csv", "--out", "/tmp/collbench-run"]),
 ])  # fmt: skip
-def test_rows_go_to_the_volume_or_between_marks_in_the_log(said: dict[str, Value], command: tuple[str, ...], program: list[str]) -> None:
+def test_rows_go_to_the_volume_or_between_marks_in_the_log(said: dict[str, Value], command: tuple[str, ...], started: list[str]) -> None:
     box = container(emitted(said, *command))
-    assert box.get("args", box["command"]) == program
-    assert (box["command"][0] == "sh") == ("json" in program)
+    assert box.get("args", box["command"]) == started
+    assert (box["command"][0] == "sh") == ("json" in started)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,11 +161,8 @@ def test_names_fit_with_their_suffix(kind: str, added: str) -> None:
 
 @pytest.mark.system
 def test_submit_passes_the_manifest_to_kubectl(tmp_path: Path) -> None:
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text('#!/bin/sh\necho "$@"\ncat >taken.yaml\n')
-    kubectl.chmod(0o755)
-    done = run_here(
-        tmp_path, "emit", "kubernetes", "--image", IMAGE, "--submit", "--", "allreduce", env={"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    )
+    program(tmp_path, "kubectl", '#!/bin/sh\necho "$@"\ncat >taken.yaml\n')
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = run_here(tmp_path, "emit", "kubernetes", "--image", IMAGE, "--submit", "--", "allreduce", env=path)
     assert (done.returncode, done.stdout) == (0, "create -f -\n")
     assert (tmp_path / "taken.yaml").read_text() == emitted()

@@ -8,6 +8,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value
 from collbench.plugins.deploy.kinds.mpirun import KIND
+from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.recorded import COMMAND, Recorded, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
@@ -130,8 +131,7 @@ class TestOtherOptions:
 
     def test_the_launcher_is_started_by_its_full_path(self, tmp_path: Path) -> None:
         """Open MPI then finds its daemon at the same place on nodes with another PATH."""
-        (tmp_path / "mpirun").write_text("#!/bin/sh\nprintf '1\\0%s\\0' \"$0\"\n")
-        (tmp_path / "mpirun").chmod(0o755)
+        program(tmp_path, "mpirun", "#!/bin/sh\nprintf '1\\0%s\\0' \"$0\"\n")
         assert recorded(tmp_path, KIND, {"nodes": 1}, launchers=()).words == [str(tmp_path / "mpirun")]
 
     @pytest.mark.parametrize(("library", "words"), [("openmpi", "mpirun not found"), ("mpich", "mpiexec not found")])

@@ -13,6 +13,7 @@ from collbench.errors import UsageError
 from collbench.plugins.deploy.job import job_of
 from collbench.plugins.deploy.kinds.reframe import KIND, system
 from tests.cli.command import BIN, ROOT, environment
+from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.texts import HOSTILE
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
@@ -116,13 +117,11 @@ class TestReFrameItself:
 
     def played(self, folder: Path, rows: list[dict[str, Any]], says: str = "") -> tuple[Finished, dict[str, Any]]:
         (folder / "bin").mkdir()
-        (folder / "bin/collbench").write_text(DOUBLE)
-        (folder / "bin/collbench").chmod(0o755)
+        double = program(folder, "bin/collbench", DOUBLE)
         (folder / "bin/rows").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if says:
             (folder / "bin/error").write_text(says)
-        program = str(folder / "bin/collbench")
-        (folder / "check.py").write_text(emitted("allreduce", *HOSTILE, nodes=1, program=program, env=("A=$(touch x) {0} 'y'",)))
+        (folder / "check.py").write_text(emitted("allreduce", *HOSTILE, nodes=1, program=str(double), env=("A=$(touch x) {0} 'y'",)))
         (folder / "here.py").write_text(HERE)
         done = reframe(folder, "-r", "--keep-stage-files", "--report-file", str(folder / "report.json"), site=folder / "here.py")
         (run,) = json.loads((folder / "report.json").read_text())["runs"]

@@ -7,21 +7,14 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value
 from collbench.plugins.deploy.kinds.torchrun import ENDPOINT, KIND
+from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.recorded import COMMAND, recorded, text
 
 pytestmark = pytest.mark.system
 
 AT = {"endpoint": "n1.site"}
-END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
-
-
-def scontrol(folder: Path) -> None:
-    """Write a double of Slurm's command that prints 20,000 nodes: more than the buffer of a pipe."""
-    (folder / "scontrol").write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-20000]" ] && seq -f n%.0f 20000\n')
-    (folder / "scontrol").chmod(0o755)
-
-
 STATIC: dict[str, Value] = {**AT, "rendezvous": "static"}
+END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
 
 
 class TestRendezvous:
@@ -53,7 +46,8 @@ class TestEndpoint:
         assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
         (tmp_path / "hosts").write_text("n7:8\nn8:8\n")
         assert recorded(tmp_path, KIND, {"hosts": "hosts"}).after("--rdzv-endpoint") == "n7:29500"
-        scontrol(tmp_path)
+        lists = '#!/bin/sh\n[ "$*" = "show hostnames n[1-20000]" ] && seq -f n%.0f 20000\n'
+        program(tmp_path, "scontrol", lists)  # more nodes than the buffer of a pipe takes
         found = recorded(tmp_path, KIND, {"nodes": 20_000}, env={"SLURM_JOB_NODELIST": "n[1-20000]"})
         assert (found.code, found.after("--rdzv-endpoint")) == (0, "n1:29500")
 

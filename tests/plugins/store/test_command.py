@@ -100,18 +100,12 @@ def test_prune_removes_only_without_dry_run(folder: Path) -> None:
 # history, baseline, gate and report
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stored")
+def test_a_baseline_of_a_store_is_that_of_the_folders(tmp_path: Path) -> None:
     for name in ("before", "after"):
-        assert run_here(folder, "store", "add", "regression.db", str(REGRESSION / name), "--label", name).returncode == 0
-    return folder
-
-
-def test_a_baseline_of_a_store_is_that_of_the_folders(stored: Path) -> None:
-    assert run_here(stored, "baseline", "add", "one", "--store", "regression.db", "before").returncode == 0
-    assert run_here(stored, "baseline", "add", "other", str(REGRESSION / "before")).returncode == 0
-    (one,), (other,) = ((stored / name).glob("*.allocation.jsonl") for name in ("one", "other"))
+        assert run_here(tmp_path, "store", "add", "regression.db", str(REGRESSION / name), "--label", name).returncode == 0
+    assert run_here(tmp_path, "baseline", "add", "one", "--store", "regression.db", "before").returncode == 0
+    assert run_here(tmp_path, "baseline", "add", "other", str(REGRESSION / "before")).returncode == 0
+    (one,), (other,) = ((tmp_path / name).glob("*.allocation.jsonl") for name in ("one", "other"))
     assert (one.name, one.read_text()) == (other.name, other.read_text())
 
 

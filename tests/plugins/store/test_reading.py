@@ -252,7 +252,7 @@ def figures_of(row: Row, started_s: float | None = 100.0) -> tuple[Any, ...]:
 dataset = pytest.importorskip("pyarrow.dataset", reason="pyarrow is not installed")
 
 
-def test_the_files_have_all_results_by_month_and_operation(name: str, tmp_path: Path) -> None:
+def test_the_files_have_all_or_the_selected_results_by_month_and_operation(name: str, tmp_path: Path) -> None:
     december = run(tmp_path / "december", [make_row(8, operation="alltoall/x")], started_utc="2026-12-31T23:59:59.000Z")
     undated = run(tmp_path / "undated", [make_row(8)], started_utc="never")
     added(name, night(tmp_path, 1), night(tmp_path, 30), december, undated)
@@ -269,12 +269,8 @@ def test_the_files_have_all_results_by_month_and_operation(name: str, tmp_path: 
     columns = ("run", "size_bytes", "time_p50_s", "busbw_bytes_per_s", "quality", "redop", "root")
     rows = sorted(tuple(row[name] for name in columns) for row in table.to_pylist())
     assert rows == sorted(records(database, Query(columns=columns)))
+    assert export(database, tmp_path / "selected", RunSelection(nodes=("node1",))).results == 6
     assert table.schema.field("busbw_bytes_per_s").metadata[b"about"].startswith(b"Bus bandwidth: algbw times a factor of the operation")
-
-
-def test_selected_runs_alone_are_exported(name: str, tmp_path: Path) -> None:
-    added(name, night(tmp_path, 1, hosts=["a"]), night(tmp_path, 2, hosts=["b"]))
-    assert export(open_store(name), tmp_path / "lake", RunSelection(nodes=("b",))).results == 3
 
 
 def test_exports_need_an_empty_folder_and_pyarrow_and_may_have_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -139,15 +138,10 @@ def test_this_host() -> None:
     assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: ")
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
-    ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
-    ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
-    ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
-])  # fmt: skip
-def test_bad_input(words: str, expected: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(expected)):
-        command(["probe", *words.split()])
+@pytest.mark.parametrize("option", ["--from x.xml", "--gather x.tar.gz"])
+def test_bad_input(option: str) -> None:
+    with pytest.raises(UsageError, match=f"argument {option.split(maxsplit=1)[0]}: not allowed with argument --measure"):
+        command(["probe", "--measure", *option.split()])
 
 
 @pytest.mark.long

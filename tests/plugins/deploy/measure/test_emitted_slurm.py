@@ -116,9 +116,7 @@ def test_the_error_of_sbatch_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Pa
 
 
 def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> None:
-    at = tmp_path / "collbench"
-    at.write_text(f'#!/bin/sh\nexec {PROGRAM[0]} -m collbench "$@"\n')
-    at.chmod(0o755)
+    at = program(tmp_path, "collbench", f'#!/bin/sh\nexec {PROGRAM[0]} -m collbench "$@"\n')
     command = ("allreduce", "--backend", "gloo", "--sizes", "1K,4K", "--max-time", "0.2")
     (tmp_path / "check.py").write_text(emitted(*command, nodes=2, program=str(at)))
     done = reframe(tmp_path, "-r", "--report-file", str(tmp_path / "report.json"), bed=slurm_one_host)
