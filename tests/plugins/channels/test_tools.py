@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,9 @@ def test_the_tools_get_as_much_time_as_the_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("blow", ["interrupt", "kill"])
 def test_a_launch_that_ends_early_leaves_no_process(blow: str, tmp_path: Path) -> None:
     line = start(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, "time.sleep(60)"))
-    until(lambda: tools(tmp_path, "--client", "timeout"), "the tool", 30)
+    until(lambda: clients(tmp_path), "the tool", 30)
     if blow == "kill":
-        (rank,) = {parent(each) for each in tools(tmp_path, "--client", "timeout")}
+        (rank,) = {parent(each) for each in clients(tmp_path)}
         os.kill(rank, signal.SIGKILL)
     else:
         line.send_signal(signal.SIGINT)
@@ -139,21 +140,14 @@ def test_a_launch_that_ends_early_leaves_no_process(blow: str, tmp_path: Path) -
     until(lambda: not running(tmp_path), "the end of all of them", 5)
 
 
-def tools(folder: Path, word: str, program: str = "") -> list[int]:
-    """Return the processes of the folder with this word on the command line, of this program if it is given."""
+def clients(folder: Path) -> list[int]:
+    """Return the processes of the folder that end a tool's client after its time."""
     found = []
     for pid in running(folder):
-        words = words_of(pid)
-        if word in words and (not program or Path(words[0]).name == program):
-            found.append(pid)
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            found += [pid] * ("--client" in words and Path(words[0]).name == "timeout")
     return found
-
-
-def words_of(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return [""]
 
 
 def parent(pid: int) -> int:

@@ -58,10 +58,14 @@ FABTESTS = (
 )
 
 
-def tables(folder, text):
+def read(folder, text):
     file = folder / "out.txt"
     file.write_text(text)
-    return [table.run for table in read_tables([file], UserInput(), None)]
+    return read_tables([file], UserInput(), None)
+
+
+def tables(folder, text):
+    return [table.run for table in read(folder, text)]
 
 
 def test_a_failure_belongs_to_the_row_after_it_or_to_the_test_that_runs(tmp_path):
@@ -91,14 +95,10 @@ def test_each_tool_of_a_file_is_read_also_if_it_is_cut(tmp_path):
 
 
 def test_wrong_data_without_a_table_is_in_the_sentence_or_the_reason(tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text(f"{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
     with pytest.raises(UsageError, match=r"wrong data: line 3: DATA VALIDATION ERROR"):
-        read_tables([file], UserInput(), None)
-    file = tmp_path / "out.txt"
+        read(tmp_path, f"{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
     error = "DATA VALIDATION ERROR: osu_allreduce exited with status 1 on message size 1."
-    file.write_text(f"{OSU}# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n{error}\n")
-    (table,) = read_tables([file], UserInput(), None)
+    (table,) = read(tmp_path, f"{OSU}# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n{error}\n")
     assert [row.wrong for row in table.run.rows] == [None, None]
     (skipped,) = table.skipped
     assert skipped.line == 5 and "WRONG DATA" in skipped.reason and error in skipped.reason
@@ -106,18 +106,14 @@ def test_wrong_data_without_a_table_is_in_the_sentence_or_the_reason(tmp_path):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_an_unsupported_tool_beside_a_supported_one_is_named(order, tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text("".join((OSU, IPERF3)[index] for index in order))
-    (table,) = read_tables([file], UserInput(), None)
+    (table,) = read(tmp_path, "".join((OSU, IPERF3)[index] for index in order))
     assert [row.size_bytes for row in table.run.rows] == [1, 2]
     (skipped,) = table.skipped
     assert (skipped.line, "iperf3" in skipped.reason) == (5 if order[0] == 0 else 1, True)
 
 
 def test_a_table_is_read_beside_a_line_of_nccl_that_has_the_words_of_another_tool(tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text(f"n1:1:2 [0] NCCL INFO COMMS-RES\n# Collective test starting: all_reduce_perf\n{NCCL}")
-    (table,) = read_tables([file], UserInput(), None)
+    (table,) = read(tmp_path, f"n1:1:2 [0] NCCL INFO COMMS-RES\n# Collective test starting: all_reduce_perf\n{NCCL}")
     assert [row.size_bytes for row in table.run.rows] == [1 << 30] * 2
     assert [skipped.line for skipped in table.skipped] == [0]  # no reader searches NCCL's log for the first line of a table
 

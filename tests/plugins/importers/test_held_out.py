@@ -99,14 +99,3 @@ def test_what_is_not_known_is_reported_and_not_read(text, rows, sentence):
     found, reported = read(text)
     assert found == rows
     assert any(sentence in each for each in reported), reported
-
-
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[rank0]: ", "2026-05-04T12:00:00Z "])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_prefixes_and_line_ends_change_nothing(prefix, end):
-    for text in (
-        f"{OSU}# Size   Avg Latency(us)\n4   0.52\n8   0.61\n",
-        NCCL + NCCL_LINE,
-        f"{GPCNET}| Name | Avg | 99% | Units |\n| RR (8 B) | 2 | 4 | usec |\n",
-    ):
-        assert read("".join(f"{prefix}{line}{end}" for line in text.splitlines())) == read(text)

@@ -14,7 +14,6 @@ from sqlalchemy import text
 
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
-from collbench.gating.allocation import allocations_in, allocations_of
 from collbench.plugins.store.database import open_store
 from collbench.plugins.store.export import export
 from collbench.plugins.store.folders import read_folder, result_of
@@ -61,13 +60,6 @@ _KEPT = [name for name in Row.__struct_fields__ if name not in ONLY_IN_THE_FOLDE
 def _ceiling(row: Row) -> list[object]:
     kept = ("kind", "bytes_per_s", "limited_by", "model", "source", "limited_by_parts")
     return [each and [getattr(each, name) for name in kept] for each in (row.ceiling, row.hard_bound)]
-
-
-def test_allocations_of_a_store_are_those_of_the_folders(name: str) -> None:
-    folder = REPORTS / "regression" / "before"
-    added(name, folder)
-    database = open_store(name)
-    assert allocations_of(load_runs(database, select_runs(database, RunSelection()))) == allocations_in([folder])
 
 
 def test_samples_need_the_folder(everything: str) -> None:
