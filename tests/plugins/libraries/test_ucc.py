@@ -255,8 +255,8 @@ def test_the_declarations_are_those_of_the_header(tmp_path):
         "UCC_MEMORY_TYPE_HOST": ucc.HOST, "UCC_INPROGRESS": ucc.IN_PROGRESS, "UCC_EP_MAP_ARRAY": ucc.BY_ARRAY, "UCC_THREAD_SINGLE": 0,
         "UCC_COLL_ARGS_FLAG_IN_PLACE": ucc.IN_PLACE, "UCC_COLL_ARGS_FLAG_PERSISTENT": ucc.PERSISTENT,
         "UCC_COLL_ARGS_FLAG_COUNT_64BIT": ucc.COUNT_64, "UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT": ucc.DISPLACEMENTS_64,
-        "UCC_TEAM_PARAM_FIELD_EP_MAP": ucc.TEAM_MAP, "UCC_TEAM_PARAM_FIELD_EP_RANGE": ucc.TEAM_RANGE, "UCC_TEAM_PARAM_FIELD_EP": ucc.TEAM_EP,
-        "UCC_CONTEXT_PARAM_FIELD_OOB": ucc.CONTEXT_OOB, "UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS,
+        "UCC_TEAM_PARAM_FIELD_EP_MAP": ucc.TEAM_MAP, "UCC_TEAM_PARAM_FIELD_EP_RANGE": ucc.TEAM_RANGE,
+        "UCC_TEAM_PARAM_FIELD_EP": ucc.TEAM_EP, "UCC_CONTEXT_PARAM_FIELD_OOB": ucc.CONTEXT_OOB, "UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS,
     }  # fmt: skip
     checks = "\n".join(f'_Static_assert(({name}) == {number}, "{name}");' for name, number in numbers.items())
     source = tmp_path / "check.c"
