@@ -51,26 +51,9 @@ def external(folder: Path) -> list[Row]:
     return found.external
 
 
-def test_a_resumed_run_runs_only_the_tools_that_it_lacks(tmp_path: Path) -> None:
+def test_the_rows_of_external_tools_are_separate_and_a_resumed_run_runs_only_the_tools_that_it_lacks(tmp_path: Path) -> None:
     env = double(tmp_path, GOOD)
-    first = run(tmp_path, *PAIRS, "--tools", "iperf3", env=env)
-    assert first.returncode == 0, first.stderr
-    tools, rounds, about = (tmp_path / "run" / name for name in ("tools.jsonl", "pairs.jsonl", "run.json"))
-    kept, before = tools.read_text().splitlines(keepends=True)[0], rounds.read_bytes()
-    tools.write_text(kept)
-    known = json.loads(about.read_text())
-    del known["finished_utc"], known["exit_code"], known["rows"]
-    about.write_text(json.dumps(known))
-    line = [word for word in PAIRS if word not in ("--out", "run")]
-    done = run(tmp_path, *line, "--tools", "iperf3", "--resume", "run", env=env)
-    assert done.returncode == 0 and "run has 1 round: " in done.stderr, done.stderr
-    assert rounds.read_bytes() == before and tools.read_text().startswith(kept)
-    assert [row.group for row in external(tmp_path)] == ["0-1", "1-0"]
-    assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
-
-
-def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_path: Path) -> None:
-    done = run(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, GOOD))
+    done = run(tmp_path, *PAIRS, "--tools", "iperf3", env=env)
     assert done.returncode == 0, done.stderr
     rows = external(tmp_path)
     assert [(row.operation, row.backend, row.api, row.group, row.ranks, row.nodes) for row in rows] == [
@@ -84,7 +67,8 @@ def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_pat
         assert (tool["name"], tool["version"]) == ("iperf3", "3.99")
         assert re.fullmatch(r"iperf3 --client 127\.0\.0\.1 --port \d+ --time 1 --json", tool["client"])
         assert row.evidence["statistic"].startswith("mean over 1.00 s") and row.evidence["path"].startswith("loopback")
-    assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
+    compared = re.compile(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", re.MULTILINE)
+    assert compared.search(done.stdout)
     assert "\nexternal tool: " in done.stdout
     assert (tmp_path / "run/cells.jsonl").read_text() == "" and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
     again, title = run_here(tmp_path, "report", "run").stdout, "external tools compared with collbench"
@@ -94,6 +78,19 @@ def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_pat
     assert "iperf3" not in run_here(tmp_path, "report", "run", "--csv").stdout
     judged = run_here(tmp_path, "baseline", "add", "base", "run")
     assert judged.returncode == 2
+
+    tools, rounds, about = (tmp_path / "run" / name for name in ("tools.jsonl", "pairs.jsonl", "run.json"))
+    kept, before = tools.read_text().splitlines(keepends=True)[0], rounds.read_bytes()
+    tools.write_text(kept)
+    known = json.loads(about.read_text())
+    del known["finished_utc"], known["exit_code"], known["rows"]
+    about.write_text(json.dumps(known))
+    line = [word for word in PAIRS if word not in ("--out", "run")]
+    done = run(tmp_path, *line, "--tools", "iperf3", "--resume", "run", env=env)
+    assert done.returncode == 0 and "run has 1 round: " in done.stderr, done.stderr
+    assert rounds.read_bytes() == before and tools.read_text().startswith(kept)
+    assert [row.group for row in external(tmp_path)] == ["0-1", "1-0"]
+    assert compared.search(done.stdout)
 
 
 BROKEN = [

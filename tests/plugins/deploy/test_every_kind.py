@@ -110,23 +110,6 @@ def holds(lines: Sequence[Words], wanted: Words) -> bool:
     return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
 
 
-@pytest.mark.system
-@each_kind
-def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
-    command = ["allreduce", *HOSTILE]
-    lines = started(emitted(kind, command), tmp_path)
-    assert holds(lines, ["collbench", *command]), lines
-    assert not (tmp_path / "injected").exists()
-
-
-@pytest.mark.system
-@each_kind
-def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> None:
-    path = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
-    assert holds(started(emitted(kind, ORDINARY, program=path), tmp_path), [path, *ORDINARY])
-    assert not (tmp_path / "injected").exists()
-
-
 def variables(text: str, folder: Path) -> dict[str, str]:
     """Return a rank's variables with names that begin with HOSTILE_."""
     if text.startswith("#!"):
@@ -155,11 +138,17 @@ def pairs(part: Any) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.system
 @each_kind
-def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None:
+def test_hostile_words_of_the_command_its_path_and_variables_come_through(kind: LauncherKind, tmp_path: Path) -> None:
+    command = ["allreduce", *HOSTILE]
+    path = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
     wanted = {f"HOSTILE_{number}": word for number, word in enumerate(HOSTILE)}
-    text = emitted(kind, ORDINARY, env=tuple(f"{name}={value}" for name, value in wanted.items()))
-    assert variables(text, tmp_path) == wanted
-    assert not (tmp_path / "injected").exists()
+    text = emitted(kind, command, program=path, env=tuple(f"{name}={value}" for name, value in wanted.items()))
+    lines = started(text, tmp_path)
+    assert holds(lines, [path, *command]), lines
+    again = tmp_path / "again"
+    again.mkdir()
+    assert variables(text, again) == wanted
+    assert not [*tmp_path.rglob("injected")]
 
 
 def number(pattern: str, text: str) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.imb import IMB, _switched
+from collbench.plugins.importers.imb import IMB
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 
@@ -101,7 +101,8 @@ def test_it_is_known_by_its_head_or_its_blocks_and_the_head_has_the_version():
 
 @pytest.mark.parametrize(("version", "options", "root", "mode"), [
     ("2021.11", "", 0, "isolated"), ("2021.11", "-sync off", 0, "batched"), ("2021.11", "-root_shift on", None, "isolated"),
-    ("4.1", "", None, "batched"), ("4.1", "-sync 1 -root_shift 0", 0, "isolated"),
+    ("4.1", "", None, "batched"), ("4.1", "-sync 1 -root_shift 0", 0, "isolated"), ("2016.3", "", None, "batched"),
+    ("2017", "", 0, "isolated"), ("2017.1", "", 0, "isolated"), ("2018", "", 0, "isolated"),
 ])  # fmt: skip
 def test_root_and_meeting_are_as_options_and_version_have_them(version, options, root, mode):
     changed = [line.replace("Benchmarks 2021.11", f"Benchmarks {version}").replace("-off_cache 2,64", options) for line in ALL]
@@ -118,9 +119,3 @@ def test_missing_nodes_and_ranks_are_reported_and_must_not_be_contradicted():
     titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
     with pytest.raises(UsageError, match=r"^line 1: .*processes of PingPong"):
         runs(["# Benchmarking PingPong ", titles, "  8  1000  1.00  8.00"])
-
-
-@pytest.mark.parametrize(("version", "switched"), [("4.1", True), ("2016.3", True), ("2017", False), ("2017.1", False), ("2018", False)])
-def test_the_defaults_turned_round_with_version_2017(version, switched):
-    assert _switched("root_shift", {"version": version}) is switched
-    assert _switched("sync", {"version": version}) is not switched

@@ -107,7 +107,7 @@ def test_a_layer_for_another_ucx_does_not_load(tmp_path, monkeypatch, layer, why
     fact = fact_of_probe(monkeypatch, made_up_ucc(tmp_path, **WHOLE | {"tl_ucp": layer}))
     assert isinstance(fact, DoesNotLoad)
     assert fact.error.endswith(why)
-    assert "LD_LIBRARY_PATH" in Unavailable.because(fact).remedy
+    assert "LD_LIBRARY_PATH" in fact.remedy()
 
 
 @pytest.mark.system
