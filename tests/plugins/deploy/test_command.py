@@ -8,7 +8,7 @@ import pytest
 from collbench.plugins.deploy.job import LauncherKind
 from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
-from tests.plugins.deploy.batch import program
+from tests.plugins.deploy.recorded import program
 
 INNER = ("--", "allreduce", "--sizes", "1K-1G")
 

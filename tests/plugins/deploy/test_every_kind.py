@@ -5,7 +5,6 @@ PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ra
 """
 
 import ast
-import os
 import re
 import shlex
 import subprocess
@@ -23,14 +22,13 @@ from collbench.plugins.deploy import files
 from collbench.plugins.deploy.files import Quoted
 from collbench.plugins.deploy.job import LauncherKind, job_of
 from collbench.plugins.deploy.kinds import kinds
-from tests.plugins.deploy.batch import program
+from tests.plugins.deploy.recorded import LAUNCHERS, Recorded, program, run_by_bash
 from tests.plugins.deploy.texts import HOSTILE, UNPRINTABLE, texts
 
 ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
 NODES, RANKS = 3, 4
 # what a kind cannot do without
 NEEDED: dict[str, dict[str, str]] = {"kubernetes": {"image": "registry.example/collbench:1"}}
-LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun", "collbench")
 IN_A_JOB = {
     "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0",
     "SLURM_PROCID": "0",
@@ -48,7 +46,7 @@ def emitted(kind: LauncherKind, command: Sequence[str], **said: Any) -> str:
 def started(text: str, folder: Path) -> list[Words]:
     """Return the command lines that a launcher or a host starts, from a file in any of the languages."""
     if text.startswith("#!"):
-        return run_by_bash(text, folder)
+        return [played(text, folder).words]
     if "import reframe" in text:
         return of_check(text)
     playbook = "ansible" in text
@@ -56,19 +54,13 @@ def started(text: str, folder: Path) -> list[Words]:
     return [[as_given(word, playbook=playbook) for word in words] for words in lists]
 
 
-def run_by_bash(text: str, folder: Path) -> list[Words]:
-    """Run it; each double stores its arguments in a file."""
-    commands = folder / "commands"
-    commands.mkdir()
-    note = f'#!/bin/bash\nprintf "%s\\0" "${{0##*/}}" "$@" >"{folder}/words.$$"\nenv -0 >"{folder}/environment"\n'
-    scripts = dict.fromkeys(LAUNCHERS, note) | {"scontrol": "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n"}
-    for name, script in scripts.items():
-        program(commands, name, script)
-    (folder / "script").write_text(text)
-    env = {"PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(folder), **IN_A_JOB, "SLURM_SUBMIT_DIR": str(folder)}
-    done = subprocess.run(["bash", "script"], cwd=folder, env=env, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    return [file.read_text().split("\0")[:-1] for file in folder.glob("words.*")]
+def played(script: str, folder: Path) -> Recorded:
+    """Run it in a job of Slurm."""
+    program(folder, "scontrol", "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n")
+    env = {**IN_A_JOB, "HOME": str(folder), "SLURM_SUBMIT_DIR": str(folder)}
+    found = run_by_bash(folder, script, launchers=(*LAUNCHERS, "collbench"), env=env)
+    assert found.code == 0, found.said
+    return found
 
 
 def of_check(text: str) -> list[Words]:
@@ -113,17 +105,16 @@ def holds(lines: Sequence[Words], wanted: Words) -> bool:
 def variables(text: str, folder: Path) -> dict[str, str]:
     """Return a rank's variables with names that begin with HOSTILE_."""
     if text.startswith("#!"):
-        lines = run_by_bash(text, folder)
-        passed = [word for line in lines for word in line if re.match(r"HOSTILE_\d+=", word)]
-        kept = (folder / "environment").read_text().split("\0")
-        return dict(pair.split("=", 1) for pair in (*kept, *passed) if pair.startswith("HOSTILE_"))
+        actual = played(text, folder)
+        passed = dict(word.split("=", 1) for word in actual.words if re.match(r"HOSTILE_\d+=", word))
+        return {name: value for name, value in {**actual.env, **passed}.items() if name.startswith("HOSTILE_")}
     if "import reframe" in text:
         exports = "\n".join(found(text, "prerun_cmds"))
         said = subprocess.run(["bash", "-c", f"{exports}\nenv -0"], cwd=folder, capture_output=True, text=True, check=True).stdout
         return dict(pair.split("=", 1) for pair in said.split("\0") if pair.startswith("HOSTILE_"))
     playbook = "ansible" in text
-    actual = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
-    return {name: as_given(value, playbook=playbook) for name, value in actual}
+    found_pairs = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
+    return {name: as_given(value, playbook=playbook) for name, value in found_pairs}
 
 
 def pairs(part: Any) -> Iterator[tuple[str, str]]:
@@ -145,10 +136,8 @@ def test_hostile_words_of_the_command_its_path_and_variables_come_through(kind: 
     text = emitted(kind, command, program=path, env=tuple(f"{name}={value}" for name, value in wanted.items()))
     lines = started(text, tmp_path)
     assert holds(lines, [path, *command]), lines
-    again = tmp_path / "again"
-    again.mkdir()
-    assert variables(text, again) == wanted
-    assert not [*tmp_path.rglob("injected")]
+    assert variables(text, tmp_path) == wanted
+    assert not (tmp_path / "injected").exists()
 
 
 def number(pattern: str, text: str) -> int:

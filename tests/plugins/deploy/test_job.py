@@ -11,7 +11,7 @@ from collbench.plugins.deploy import job as handing
 from collbench.plugins.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of, of_site, together
 from collbench.plugins.deploy.kinds import settings
 from tests.cli.command import one_sentence, run_here
-from tests.plugins.deploy.batch import program
+from tests.plugins.deploy.recorded import program
 
 KIND = LauncherKind("some", "a kind", EVERYWHERE, lambda job: "", "start FILE")
 

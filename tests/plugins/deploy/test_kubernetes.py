@@ -12,8 +12,8 @@ from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value, job_of
 from collbench.plugins.deploy.kinds.kubernetes import KIND
 from tests.cli.command import run_here
-from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.manifests import documents, expanded, pods, refused
+from tests.plugins.deploy.recorded import program
 
 IMAGE = "docker.io/example/collbench:1"
 KINDS = ("job", "jobset", "trainjob", "mpijob")

@@ -8,8 +8,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value
 from collbench.plugins.deploy.kinds.mpirun import KIND
-from tests.plugins.deploy.batch import program
-from tests.plugins.deploy.recorded import COMMAND, Recorded, recorded, text
+from tests.plugins.deploy.recorded import COMMAND, Recorded, program, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
 pytestmark = pytest.mark.system

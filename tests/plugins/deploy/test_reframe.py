@@ -13,7 +13,7 @@ from collbench.errors import UsageError
 from collbench.plugins.deploy.job import job_of
 from collbench.plugins.deploy.kinds.reframe import KIND, system
 from tests.cli.command import BIN, ROOT, environment
-from tests.plugins.deploy.batch import program
+from tests.plugins.deploy.recorded import program
 from tests.plugins.deploy.texts import HOSTILE
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished

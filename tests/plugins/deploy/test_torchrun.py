@@ -7,8 +7,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value
 from collbench.plugins.deploy.kinds.torchrun import ENDPOINT, KIND
-from tests.plugins.deploy.batch import program
-from tests.plugins.deploy.recorded import COMMAND, recorded, text
+from tests.plugins.deploy.recorded import COMMAND, program, recorded, text
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,8 @@ import pytest
 from collbench.results.reader import read_run
 from tests.cli.command import run_here
 from tests.launchers.stored import measured
-from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.playing import messages, play
+from tests.plugins.deploy.recorded import program
 from tests.testbeds import Hosts
 
 pytest.importorskip("ansible")

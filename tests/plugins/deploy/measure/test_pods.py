@@ -14,8 +14,8 @@ from collbench.plugins.importers.pod_log import BEGIN, END
 from collbench.results.reader import Run, read_run
 from tests.cli.command import BIN, environment, one_sentence, run_here, until
 from tests.launchers.stored import measured
-from tests.plugins.deploy.batch import program
 from tests.plugins.deploy.manifests import Pod, documents, pods
+from tests.plugins.deploy.recorded import program
 from tests.testbeds import Hosts
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long]
