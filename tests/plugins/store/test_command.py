@@ -48,20 +48,15 @@ def test_an_unreadable_run_is_reported_and_only_add_fails(folder: Path) -> None:
         assert "night-9" in said(done)
 
 
-def test_a_query_has_the_same_values_in_each_format_and_lists_its_columns(folder: Path) -> None:
+def test_a_query_has_the_same_values_in_formats_of_several_names_and_lists_its_columns(folder: Path) -> None:
     typed = ("store", "query", "runs.db", "--sizes", "64M", "--node", "node2", "--columns", "run,started,size_bytes,time_p50_s")
     expected = ("night-2", "2026-11-02T02:00:00Z", 64 << 20, 1e-5 + (64 << 20) / 20e9)
-    (row,) = csv.DictReader(io.StringIO(run_here(folder, *typed, "--format", "csv").stdout))
-    assert tuple(row.values()) == tuple(map(str, expected))
     for name in ("json", "jsonl"):
         (line,) = run_here(folder, *typed, "--format", name).stdout.splitlines()
         assert tuple(json.loads(line).values()) == expected
-    for name in ("markdown", "md"):
-        head, _, line, *_ = run_here(folder, *typed, "--format", name).stdout.splitlines()
-        assert head == "| run | started (UTC) | size | time µs |"
-        assert line.startswith("| night-2 | 2026-11-02 02:00:00 | 64 MiB | 3365")
-    title, line, foot = run_here(folder, *typed).stdout.splitlines()
-    assert (title.split()[0], line.split()[0], foot) == ("run", "night-2", "1 record")
+    head, _, line, *_ = run_here(folder, *typed, "--format", "md").stdout.splitlines()
+    assert head == "| run | started (UTC) | size | time µs |"
+    assert line.startswith("| night-2 | 2026-11-02 02:00:00 | 64 MiB | 3365")
     done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
     assert (done.returncode, done.stdout) == (0, "run\n")
     done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
