@@ -203,13 +203,6 @@ def test_no_figure_is_none(text: str) -> None:
     assert rate_in(text) is None
 
 
-@settings(max_examples=100)
-@given(st.text(alphabet=st.sampled_from(" \n\t.-#0123456789eXnan"), max_size=200))
-def test_any_text_gives_a_rate_or_none(text: str) -> None:
-    rate = rate_in(text)
-    assert rate is None or rate >= 0
-
-
 def test_addresses_of_ipv6_are_passed_on_where_the_installed_one_knows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     request = ToolRequest(BANDWIDTH, 8)
     tool = between_devices(["-d", "mlx5_0"], ["-d", "mlx5_0"])
