@@ -29,10 +29,6 @@ def advice(*suspects: Any, **changes: Any) -> Call:
     return lambda: "\n".join(each["advice"] for each in recommended(*suspects, **changes)["suspects"])
 
 
-def reason(kind: str) -> Call:
-    return lambda: recommended(suspect(kind))["drains"][0]["reason"]
-
-
 def no_line(**changes: Any) -> Call:
     return lambda: recommended(**changes)["drains"][0]["no_line"]
 

@@ -208,14 +208,10 @@ nodes = "4"
 """
 
 
-def site(folder: Path, text: str | bytes) -> Path:
-    file = folder / "site.toml"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return file
-
-
 def of(folder: Path, text: str | bytes, partition: str | None = None, *, named: bool = False) -> dict[str, object]:
-    return dict(of_site(site(folder, text), partition, settings(), named=named))
+    site = folder / "site.toml"
+    site.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return dict(of_site(site, partition, settings(), named=named))
 
 
 def rejection_of(folder: Path, text: str | bytes, partition: str | None = None, *, named: bool = False) -> str:

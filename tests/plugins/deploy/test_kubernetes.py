@@ -43,10 +43,6 @@ def container(text: str) -> Any:
     return indexed(text)["template"]["spec"]["containers"][0]
 
 
-def words(text: str) -> list[str]:
-    return [expanded(word, {}) for word in container(text)["args"]]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nodes", [1, 2, 512])
 @pytest.mark.parametrize("said", [{}, EVERYTHING, {"volume": "results"}], ids=["least", "everything", "volume"])
@@ -138,7 +134,7 @@ def test_rows_go_to_the_volume_or_between_marks_in_the_log(said: dict[str, Value
 @given(st.lists(st.sampled_from(TRICKY) | st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"]))))
 def test_arguments_with_a_meaning_in_yaml_or_kubernetes_are_passed_unchanged(kind: str, tricky: list[str]) -> None:
     text = emitted({"kind": kind, "env": tuple(f"V{number}={word}" for number, word in enumerate(tricky))}, "allreduce", *tricky)
-    found = words(text)
+    found = [expanded(word, {}) for word in container(text)["args"]]
     at = found.index("collbench")
     assert found[at : at + 2 + len(tricky)] == ["collbench", "allreduce", *tricky]
     if kind == "mpijob":

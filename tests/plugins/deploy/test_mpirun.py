@@ -14,7 +14,6 @@ from tests.plugins.deploy.texts import HOSTILE
 pytestmark = pytest.mark.system
 
 LIBRARIES = ("openmpi", "mpich", "intel")
-IN_A_JOB = {"SLURM_JOB_ID": "8"}
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ class TestRanks:
     def test_hosts_of_the_scheduler(self, library: str, tmp_path: Path) -> None:
         said: dict[str, Value] = {"library": library, "nodes": 2}
         assert "--hosts FILE" in recorded(tmp_path, KIND, said).said
-        words = recorded(tmp_path, KIND, said, env=IN_A_JOB).words
+        words = recorded(tmp_path, KIND, said, env={"SLURM_JOB_ID": "8"}).words
         assert not {"-f", "--hostfile", "-hosts"} & set(words)
         assert ("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT" in words) == (library == "intel")
 
@@ -135,13 +134,9 @@ class TestOtherOptions:
 
     @pytest.mark.parametrize(("library", "words"), [("openmpi", "mpirun not found"), ("mpich", "mpiexec not found")])
     def test_no_launcher(self, library: str, words: str, tmp_path: Path) -> None:
-        found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tmp_path)} | bash_alone(tmp_path))
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        for name in ("bash", "date", "grep"):
+            (tools / name).symlink_to(Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name))
+        found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tools)})
         assert found.code == 2 and words in found.said
-
-
-def bash_alone(folder: Path) -> dict[str, str]:
-    tools = folder / "tools"
-    tools.mkdir()
-    for name in ("bash", "date", "grep"):
-        (tools / name).symlink_to(Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name))
-    return {"PATH": str(tools)}

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.system
 
 AT = {"endpoint": "n1.site"}
 STATIC: dict[str, Value] = {**AT, "rendezvous": "static"}
-END = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
 
 
 class TestRendezvous:
@@ -25,7 +24,8 @@ class TestRendezvous:
         ({"nodes": 1, "ranks-per-node": 2}, "", "--nnodes 1 --nproc-per-node 2 --standalone"),
     ], ids=["c10d", "static", "one node"])  # fmt: skip
     def test_the_arguments(self, said: dict[str, Value], node: str, words: str, tmp_path: Path) -> None:
-        assert recorded(tmp_path, KIND, said, *filter(None, [node])).words[:-1] == [*words.split(), *END]
+        end = ["--max-restarts", "0", "--no-python", "collbench", *COMMAND, "--out"]
+        assert recorded(tmp_path, KIND, said, *filter(None, [node])).words[:-1] == [*words.split(), *end]
 
     def test_static_by_slurm_or_on_one_node(self, tmp_path: Path) -> None:
         found = recorded(tmp_path, KIND, STATIC, env={"SLURM_NODEID": "1", "SLURM_JOB_ID": "8"})

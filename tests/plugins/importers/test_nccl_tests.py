@@ -8,18 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugins.importers import notes
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
-from collbench.plugins.importers.notes import (
-    MissingItem,
-    NotInOutput,
-    OutOfBoundsValues,
-    RankMismatch,
-    RateMismatch,
-    RepeatedCases,
-    SkippedLines,
-    SkippedReason,
-)
 from tests.machines import captures
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -60,14 +51,14 @@ def test_the_published_figures_of_eight_a100(operation):
     assert all(row.flags == ("imported",) and row.wrong is None and row.checked == 0 for row in run.rows)
     assert list(run.hosts) == ["localhost"] * 8
     assert (run.doubts, run.statistic) == ([], "the mean over 20 iterations, averaged over the ranks")
-    assert NotInOutput(MissingItem.VERIFICATION) in run.missing
+    assert notes.NotInOutput(notes.MissingItem.VERIFICATION) in run.missing
 
 
 def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
     runs = NCCL_TESTS.read(captures.text(P4DE, "results.log").splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
-    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
-    assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
+    assert notes.NotInOutput(notes.MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
+    assert runs[1].doubts == [notes.RepeatedCases(2, has_header=False)]
     gather = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0"
     second_head = ["$ ./all_gather_perf -g 8", HEAD[0].replace("iters: 20", "iters: 50"), *DEVICES]
     runs = NCCL_TESTS.read([*HEAD, PROGRAM, LINE, "# Avg bus bandwidth    : 235", *second_head, gather], UserInput()).runs
@@ -89,7 +80,7 @@ def test_ranks_that_the_bandwidths_contradict_are_refused_or_doubted():
         NCCL_TESTS.read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
     run = only([*HEAD[:5], PROGRAM, LINE])
     assert run.rows[0].ranks == 4
-    assert run.doubts == [RankMismatch("busbw / algbw", 4, "allreduce", 8, 8)]
+    assert run.doubts == [notes.RankMismatch("busbw / algbw", 4, "allreduce", 8, 8)]
     apart = LINE.replace("235.03", "134.30")
     with pytest.raises(UsageError, match="busbw / algbw"):
         NCCL_TESTS.read([PROGRAM, apart], NOTHING)
@@ -99,7 +90,7 @@ def test_ranks_that_the_bandwidths_contradict_are_refused_or_doubted():
         NCCL_TESTS.read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert only(["mpirun -np 2 ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
     assert only([*HEAD, PROGRAM, LINE.replace("63896", "53896").replace("63959", "53959")]).doubts == [
-        RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
+        notes.RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
     ]
 
 
@@ -108,7 +99,7 @@ def test_ranks_fill_tables_that_allow_them_and_a_table_of_unknown_ranks_is_skipp
     reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
     assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
     assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
-    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
+    assert notes.NotInOutput(notes.MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
     assert {row.flags for run in reading.runs for row in run.rows} == {("imported",)}
     reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert [run.rows[0].ranks for run in reading.runs] == [8]
@@ -157,7 +148,7 @@ def test_devices_and_columns_without_their_head_are_read():
     run = only([*bare[1:], LINE.removesuffix("0") + "2", " Out of bounds values : 2 FAILED"])
     assert (run.rows[0].ranks, list(run.hosts)) == (8, ["node01"] * 8)
     assert [row.flags for row in run.rows] == [("imported",), ("imported", "wrong_data")]
-    assert run.doubts == [OutOfBoundsValues(2)]
+    assert run.doubts == [notes.OutOfBoundsValues(2)]
     old = LINE.replace("      0    63959", "  2e-01    63959").removesuffix("0") + "1e+00"
     assert [(row.wrong, row.checked) for row in only([*HEAD, old]).rows] == [(None, 0), (None, 0)]
     assert only([*HEAD, GATHERED], UserInput(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
@@ -177,7 +168,7 @@ def test_graphs_and_what_the_log_reports_of_the_start_are_kept():
     run = only(log)
     assert (run.rows[0].ranks, run.facts["library"]) == (8, "2.99.1+cuda12.9")
     assert run.facts["environment"] == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
-    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
+    assert notes.NotInOutput(notes.MissingItem.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
     graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
     blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
     assert graph.rows[0].mode == "graph"
@@ -234,7 +225,7 @@ def test_sizes_are_what_the_others_had_and_repeated_ones_are_left_out():
     small = "  128  4  float  none  -1  10.00  0.01  0.01  0"
     run = only([*HEAD, "# Collective test starting: all_gather_perf", small, small, small.replace("128  4", "256  8")])
     assert [row.size_bytes for row in run.rows] == [128, 256]
-    assert SkippedLines(1, SkippedReason.SIZE_REPEATED) in run.missing
+    assert notes.SkippedLines(1, notes.SkippedReason.SIZE_REPEATED) in run.missing
     # An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements.
     assert [len(run.rows) for run in NCCL_TESTS.read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
     gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
@@ -275,7 +266,7 @@ def test_wrong_data_that_no_column_shows_is_of_a_case_without_a_size():
 def test_without_validation_nothing_was_compared_whatever_the_column_shows():
     run = only([HEAD[0].replace("validation: 1", "validation: 0"), *DEVICES, COLUMNS, PROGRAM, LINE])
     assert [(row.wrong, row.checked) for row in run.rows] == [(None, 0), (None, 0)]
-    assert NotInOutput(MissingItem.VERIFICATION) in run.missing
+    assert notes.NotInOutput(notes.MissingItem.VERIFICATION) in run.missing
 
 
 # The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.

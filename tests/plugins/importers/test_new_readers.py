@@ -1,4 +1,4 @@
-"""Formats of acceptance tests and profilers become rows with the values that the tool printed."""
+"""Formats of acceptance tests, profilers, PARAM and Gloo's benchmark become rows with the values that the tool printed."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.plugins.importers import notes
+from collbench.plugins.importers.gloo import GLOO
 from collbench.plugins.importers.importer import UserInput, lines_of
-from collbench.plugins.importers.notes import MissingItem, MixedMemory, NotInOutput
+from collbench.plugins.importers.param import PARAM
 from collbench.plugins.importers.store import reader_for
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -21,6 +23,12 @@ RCCL_RECORD = {
 }  # fmt: skip
 RCCL_HEADER = "numCycle,name,nodes,ranks,ranksPerNode,gpusPerRank,size,type,redop,inPlace,time,algBw,busBw,#wrong"
 RCCL_LINE = '0,"AllReduce",1,8,8,1,1048576,"float","sum",0,55.66,18.84,32.97,"{}"'
+PARAM_LINES = (SAMPLES / "param.txt").read_text().splitlines()
+PARAM_BARE = [
+    "backend: gloo nw-stack: pytorch-dist args.b: 8 args.e: 8 args.f: 2 args.z: 0 args.master_ip: x",
+    "\tCOMMS-RES-all_gather-float16\t 1048576  131072  100.0  101.0  102.0  99.0  103.0  10.486  7.864",
+]
+GLOO_TITLES = "   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   bandwidth (GB/s)   iterations"
 
 
 def reading(name):
@@ -44,7 +52,7 @@ def test_the_json_of_nvbandwidth_has_a_row_for_each_pair():
     total = by_program["device_to_device_bidirectional_memcpy_read_ce_total"]
     assert [round(gigabytes(row), -1) for row in total.rows] == [760, 740]
     assert pairs.version.endswith("0.9")
-    assert NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default") in pairs.missing
+    assert notes.NotInOutput(notes.MissingItem.SIZE, assumed="512 MiB, the default") in pairs.missing
 
 
 def test_an_inspector_row_has_the_calls_of_all_ranks_as_samples_or_reports_which():
@@ -54,7 +62,7 @@ def test_an_inspector_row_has_the_calls_of_all_ranks_as_samples_or_reports_which
     pretty = json.dumps(json.loads(lines[0]), indent=2).splitlines()
     (found,) = reader_for(lines, None).read([*lines[1:], *pretty], NOTHING).runs
     assert found.statistic == "the median over 8 calls of rank 1, timed by kernel_gpu"
-    assert NotInOutput(MissingItem.OTHER_RANKS, source="the files have 1 of 2 ranks") in found.missing
+    assert notes.NotInOutput(notes.MissingItem.OTHER_RANKS, source="the files have 1 of 2 ranks") in found.missing
 
 
 def test_all_reduce_bench_without_its_head_and_of_the_version_without_a_table():
@@ -138,7 +146,7 @@ def test_ucx_perftest_has_size_and_memory_of_its_command(command, size, device, 
     lines = [command, UCX_HEAD, final]
     (found,) = reader_for(lines, None).read(lines, NOTHING).runs
     assert [(row.operation, row.size_bytes, row.device) for row in found.rows] == [("p2p_bandwidth", size, device)]
-    assert [type(doubt) for doubt in found.doubts] == [MixedMemory] * mixed
+    assert [type(doubt) for doubt in found.doubts] == [notes.MixedMemory] * mixed
 
 
 @pytest.mark.parametrize(
@@ -182,3 +190,84 @@ def test_a_matrix_of_mpigraph_that_was_cut_is_refused():
 def test_a_tool_that_cannot_be_read_is_refused_by_its_name(line, tool):
     with pytest.raises(UsageError, match=f"output of {tool}.* is not supported"):
         reader_for(["hello", line], None)
+
+
+def test_the_columns_of_older_versions_of_param_and_what_is_not_reported():
+    run = PARAM.read(PARAM_BARE, UserInput(ranks=4)).runs[0]
+    assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
+        ("allgather", "float16", "gloo", "cpu", "pipelined", None)
+    ]
+    assert notes.NotInOutput(notes.MissingItem.DEVICE, assumed="cpu") in run.missing
+    assert run.doubts == []
+
+
+def test_ranks_and_operations_that_the_table_of_param_contradicts_are_reported():
+    assert PARAM.read(PARAM_BARE, UserInput(ranks=8)).runs[0].doubts == [notes.RankMismatch("BusBW / AlgBW", 8, "allgather", 4, 4)]
+    runs = PARAM.read(PARAM_LINES, UserInput(operation="broadcast")).runs
+    assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]
+
+
+@pytest.mark.parametrize(("lines", "given_", "sentence"), [
+    (PARAM_BARE, UserInput(), "the table at line 2: the number of ranks is unknown"),
+    (PARAM_LINES, UserInput(ranks=8), "has 4 ranks, not --ranks 8"),
+    (["COMMS-RES 8 1 1.0 1.0 1.0 1.0 1.0 0.1 0.1"], UserInput(), "the collective or the data type is unknown"),
+    (["\tCOMMS-RES-QUANT-all_reduce-float32\t 8 1 1.0 1.0 1.0 1.0"], UserInput(), "only lines of quantized collectives"),
+    (PARAM_LINES[:6], UserInput(), "no line COMMS-RES with a time"),
+])  # fmt: skip
+def test_what_only_the_user_can_show_of_param_is_one_sentence(lines, given_, sentence):
+    with pytest.raises(UsageError) as said:
+        PARAM.read(lines, given_)
+    assert sentence in str(said.value)
+
+
+def gloo_runs(lines, ranks=None):
+    return list(GLOO.read(lines, UserInput(ranks=ranks)).runs)
+
+
+def gloo_table(name, *lines, options="processes=4, inputs=1, threads=1, verify=true"):
+    head = f"====\n      {name}\n\nDevice:      tcp, iface=eth0\nOptions:     {options}\n\n     BENCHMARK RESULTS\n"
+    return [*head.split("\n"), GLOO_TITLES, *lines]
+
+
+def test_old_columns_of_gloo_threads_and_medians_below_a_microsecond():
+    options = "processes=4, inputs=1, threads=3, verify=false"
+    (found,) = gloo_runs(gloo_table("BROADCAST_ONE_TO_ALL", "  400  100  0  0  2  9  1.000  50", options=options))
+    assert found.rows[0].na == "the median is 0 (cut to whole microseconds): use --nanos"
+    assert found.doubts == [notes.ConcurrentThreads(3)]
+    old = ["   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples", "   100   10   20   30   40   1000"]
+    row = GLOO.read(old, UserInput(ranks=2)).runs[0].rows[0]
+    assert (row.operation, row.size_bytes, row.busbw_bytes_per_s, row.checked, row.wrong) == ("unnamed", 400, None, 0, None)
+
+
+def test_lines_of_gloo_that_are_cut_and_ranks_that_are_contradicted_are_reported():
+    with pytest.raises(UsageError, match=r"reduce \(line 2\) has 4 ranks, not --ranks 2"):
+        gloo_runs(gloo_table("REDUCE", "  400  100  1  2  3  4  1.000  50"), 2)
+    with pytest.raises(UsageError, match=r"reduce .*number of ranks"):
+        gloo_runs(gloo_table("REDUCE", "  400  100  1  2  3  4  1.000  50", options="inputs=1"))
+    found = gloo_runs(gloo_table("SCATTER", "  400  100  1  2  3  4  1.000  50", "  800  200"))[0]
+    assert [row.size_bytes for row in found.rows] == [1600]
+    assert found.doubts == [notes.SkippedLines(1, notes.SkippedReason.INCOMPLETE, 11)]
+
+
+def test_gloo_is_known_by_its_headings():
+    assert GLOO.knows(lines_of((SAMPLES / "gloo-benchmark.txt").read_bytes()))
+    assert GLOO.knows([GLOO_TITLES])
+    assert not GLOO.knows(["# Size       Avg Latency(us)", "ALLREDUCE"])
+
+
+@pytest.mark.parametrize(("titles", "figures", "quantiles"), [
+    # of 2017: what is titled p99 is the 90th percentile, and max the 99th
+    ("   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples", "  100  10  20  30  40  1000", (10e-6, 20e-6, 40e-6, None)),
+    ("   elements   minL (us)   p50 (us)   p99 (us)   maxL (us)   minBW (GB/s)   p50 (GB/s)   p99 (GB/s)   maxBW (GB/s)   samples",
+     "  100  10  20  30  40  1.0  2.0  3.0  4.0  1000", (10e-6, 20e-6, 30e-6, 40e-6)),
+])  # fmt: skip
+def test_old_heads_of_gloo_have_the_algorithm_and_options_of_their_table(titles, figures, quantiles):
+    head = ["Device:      tcp, iface=eth0", "Algorithm:   allreduce_ring", "Options:     processes=4, inputs=1, verify=true"]
+    second = [head[0], head[1].replace("allreduce_ring", "broadcast_one_to_all"), head[2].replace("verify=true", "verify=false")]
+    found = gloo_runs([*head, "", titles, figures, *second, "", titles, figures])
+    assert [(run.program, run.rows[0].operation, run.rows[0].algorithm, run.rows[0].ranks) for run in found] == [
+        ("allreduce_ring", "allreduce", "ring", 4), ("broadcast_one_to_all", "broadcast", "one_to_all", 4),
+    ]  # fmt: skip
+    assert [(run.rows[0].size_bytes, run.rows[0].checked, run.rows[0].wrong) for run in found] == [(400, 1, 0), (400, 0, None)]
+    times = found[0].rows[0].time_s
+    assert (times.min, times.p50, times.p99, times.max) == tuple(value and pytest.approx(value) for value in quantiles)
