@@ -109,6 +109,8 @@ class TestOtherOptions:
     def test_mpich_lets_ranks_report_a_killed_one_and_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
         assert "-disable-auto-cleanup" in start("mpich").words
         variables = tuple(f"A{number}={value}" for number, value in enumerate(HOSTILE))
+        words = start("openmpi", env=variables).words
+        assert words[-2 * len(variables) :] == [word for each in variables for word in ("-x", each)]
         for library in ("mpich", "intel"):
             words = start(library, env=variables).words
             assert words[-3 * len(variables) :] == [word for each in variables for word in ("-genv", *each.split("=", 1))]
