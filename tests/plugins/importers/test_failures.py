@@ -1,15 +1,13 @@
 """What a tool prints outside of its columns about wrong data and aborts, and files with the output of several tools."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.files import read_tables
-from collbench.plugins.importers.importer import UserInput, lines_of
+from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import AbortedRun, FailedValidation, MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.plugins.importers.store import unread_tools
 
 IMB = """\
 # Benchmarking Reduce_scatter
@@ -116,11 +114,6 @@ def test_a_table_is_read_beside_a_line_of_nccl_that_has_the_words_of_another_too
     (table,) = read(tmp_path, f"n1:1:2 [0] NCCL INFO COMMS-RES\n# Collective test starting: all_reduce_perf\n{NCCL}")
     assert [row.size_bytes for row in table.run.rows] == [1 << 30] * 2
     assert [skipped.line for skipped in table.skipped] == [0]  # no reader searches NCCL's log for the first line of a table
-
-
-@pytest.mark.parametrize("sample", sorted((Path(__file__).parent / "samples").iterdir()), ids=lambda sample: sample.name)
-def test_no_sample_of_a_supported_tool_is_taken_for_an_unsupported_one(sample):
-    assert unread_tools(lines_of(sample.read_bytes())) == {}
 
 
 def docker(text):

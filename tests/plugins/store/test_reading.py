@@ -1,7 +1,6 @@
 """Runs rebuilt from a store, and queries of it, equal those of the folders."""
 
 import json
-import shutil
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -181,16 +180,6 @@ def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_pat
 def test_more_cases_than_a_list_has_are_found_by_a_join(name: str, tmp_path: Path) -> None:
     added(name, run(tmp_path / "many", [make_row(8 * number) for number in range(1, 500)]))
     assert len(found(name, operations=("allreduce",))) == 499
-
-
-def test_a_gone_folder_stays_in_the_store(name: str, tmp_path: Path) -> None:
-    folder = night(tmp_path, 1)
-    added(name, folder)
-    shutil.rmtree(folder)
-    database = open_store(name)
-    (rebuilt,) = load_runs(database, select_runs(database, RunSelection()))
-    assert (rebuilt.is_there, len(rebuilt.rows)) == (False, 3)
-    assert json.dumps(rebuilt.rows[0].as_json())
 
 
 STARTED = datetime(2026, 11, 1, 2, 0, tzinfo=UTC)
