@@ -57,11 +57,9 @@ def test_the_rows_of_external_tools_are_separate_and_a_resumed_run_runs_only_the
     done = run(tmp_path, *PAIRS, "--tools", "iperf3", env=env)
     assert done.returncode == 0, done.stderr
     rows = external(tmp_path)
-    assert [(row.operation, row.backend, row.api, row.group, row.ranks, row.nodes) for row in rows] == [
-        ("p2p_bandwidth", "iperf3", "tcp", "0-1", 2, 1),
-        ("p2p_bandwidth", "iperf3", "tcp", "1-0", 2, 1),
-    ]
+    assert [row.group for row in rows] == ["0-1", "1-0"]
     for row in rows:
+        assert (row.operation, row.backend, row.api, row.ranks, row.nodes) == ("p2p_bandwidth", "iperf3", "tcp", 2, 1)
         assert row.time_s and row.time_s.p50 == pytest.approx(4096 * 1.000821 / 2903244800)
         assert (row.time_s.ci_low, row.time_s.ci_high, row.n, row.wrong, row.flags) == (None, None, 0, None, ("their_tool", "unverified"))
         tool = row.evidence["tool"]

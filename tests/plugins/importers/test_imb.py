@@ -81,11 +81,10 @@ def test_checked_data_and_cases_that_failed_are_reported():
     assert (row.operation, row.wrong, row.time_s and row.time_s.p50) == ("iallreduce", 1, pytest.approx(10e-6))
     assert row.busbw_bytes_per_s == pytest.approx(1024 / 10e-6 * 1.5)
     titles = "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]"
-    rows = runs(block("Alltoall", titles, "  8 time-out.; Time limit is over; use -time X", "  16 int-overflow; The production", "  32 1"))[
-        0
-    ]
-    assert [(row.size_bytes, row.na) for row in rows.rows] == [(32, "IMB: time-out."), (64, "IMB: int-overflow")]
-    assert rows.doubts == [SkippedLines(1, SkippedReason.UNREADABLE, 7)]
+    lines = ("  8 time-out.; Time limit is over; use -time X", "  16 int-overflow; The production", "  32 1")
+    (failed,) = runs(block("Alltoall", titles, *lines))
+    assert [(row.size_bytes, row.na) for row in failed.rows] == [(32, "IMB: time-out."), (64, "IMB: int-overflow")]
+    assert failed.doubts == [SkippedLines(1, SkippedReason.UNREADABLE, 7)]
 
 
 def test_it_is_known_by_its_head_or_its_blocks_and_the_head_has_the_version():

@@ -74,9 +74,8 @@ def test_report_both_has_one_row_of_both_directions(title, unit, figures, per_di
     for heading, printed in zip(("", " Local results: ", " Remote results: "), figures, strict=True):
         lines += [heading, "-----", RATES.format(unit=unit), f" 8388608    1000    0.00    {printed}", "-----"]
     (found,) = runs(lines)
-    assert [(row.operation, row.size_bytes, row.busbw_bytes_per_s) for row in found.rows] == [
-        ("p2p_bidirectional", 8388608, pytest.approx(per_direction))
-    ]
+    (row,) = found.rows
+    assert (row.operation, row.size_bytes, row.busbw_bytes_per_s) == ("p2p_bidirectional", 8388608, pytest.approx(per_direction))
     assert found.doubts == []
 
 

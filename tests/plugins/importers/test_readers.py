@@ -180,10 +180,9 @@ def test_a_line_that_repeats_itself(name, before, again):
     ("imb", "# Group 1: " + "9" * 5000),
 ])  # fmt: skip
 def test_numbers_that_python_does_not_take_are_none(name, line):
+    lines = ["# OSU MPI Multiple Bandwidth / Message Rate Test v7.4", "#  size", line]
     with pytest.raises(UsageError):
-        BY_NAME[name].read(
-            ["# OSU MPI Multiple Bandwidth / Message Rate Test v7.4", "#  size", line], UserInput(ranks=2, operation="allreduce")
-        )
+        BY_NAME[name].read(lines, UserInput(ranks=2, operation="allreduce"))
 
 
 def test_a_root_with_two_signs_is_none():

@@ -123,9 +123,8 @@ def test_a_broken_jax_is_one_sentence_and_exit_code_2(tmp_path):
     for package in ("jax", "jaxlib"):
         (folder / f"{package}-0.10.2.dist-info").mkdir()
         (folder / f"{package}-0.10.2.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.10.2\n")
-    done = run(
-        tmp_path, "allreduce", "--backend", "jax", "--ranks", "1", "--sizes", "8", env={"PYTHONPATH": ":".join([str(folder), *sys.path])}
-    )
+    path = {"PYTHONPATH": ":".join([str(folder), *sys.path])}
+    done = run(tmp_path, "allreduce", "--backend", "jax", "--ranks", "1", "--sizes", "8", env=path)
     why = "RuntimeError: jaxlib is version 0.4, but this jax needs 0.10"
     assert one_sentence(done).startswith(f"jax 0.10.2 is installed, but its import fails ({why}): pip install --force-reinstall")
 

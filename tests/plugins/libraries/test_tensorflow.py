@@ -89,13 +89,11 @@ def test_what_it_cannot_do(operation, case, reason):
 
 @pytest.mark.system
 def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tmp_path):
-    package = tmp_path / "broken" / "tensorflow"
+    package, record = tmp_path / "broken/tensorflow", tmp_path / "broken/tensorflow-2.21.0.dist-info"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ValueError('libtensorflow_cc.so.2: undefined symbol')\n")
-    (tmp_path / "broken" / "tensorflow-2.21.0.dist-info").mkdir()
-    (tmp_path / "broken" / "tensorflow-2.21.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n"
-    )
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
     path = {"PYTHONPATH": f"{tmp_path / 'broken'}:{':'.join(sys.path)}"}
     done = run(tmp_path, "allreduce", "--backend", "tensorflow", "--ranks", "1", "--sizes", "8", env=path)
     assert done.returncode == 2

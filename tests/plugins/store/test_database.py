@@ -53,19 +53,16 @@ def test_a_store_that_an_earlier_collbench_made_has_the_same_tables_and_stays_us
     open_store(str(tmp_path / "new.db"), write=True).close()
     new = sqlite3.connect(tmp_path / "new.db")
     for relation in (*TABLES, *VIEWS):
-        columns = [
-            [(column[1:3], column[5]) for column in each.execute(f"PRAGMA table_info({relation.name})")] for each in (connection, new)
-        ]
-        assert columns[0] == columns[1], relation.name
+        told = [each.execute(f"PRAGMA table_info({relation.name})").fetchall() for each in (connection, new)]
+        columns, of_new = ([(column[1:3], column[5]) for column in each] for each in told)
+        assert columns == of_new, relation.name
     indexes = "SELECT name FROM sqlite_master WHERE type = 'index' ORDER BY name"
     assert connection.execute(indexes).fetchall() == new.execute(indexes).fetchall()
     connection.close()
     added(name, night(tmp_path, 1))
     assert added(name, night(tmp_path, 2, hosts=("b",)), labels=["good"]).count("added") == 1
-    assert rows(name, "SELECT run, node, count(*) FROM node_history GROUP BY 1, 2 ORDER BY 1") == [
-        ("night-1", "node1", 3),
-        ("night-2", "b", 3),
-    ]
+    counted = rows(name, "SELECT run, node, count(*) FROM node_history GROUP BY 1, 2 ORDER BY 1")
+    assert counted == [("night-1", "node1", 3), ("night-2", "b", 3)]
 
 
 def test_the_definition_names_each_part_once_and_explains_it() -> None:
