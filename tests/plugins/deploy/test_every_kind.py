@@ -29,10 +29,6 @@ ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
 NODES, RANKS = 3, 4
 # what a kind cannot do without
 NEEDED: dict[str, dict[str, str]] = {"kubernetes": {"image": "registry.example/collbench:1"}}
-IN_A_JOB = {
-    "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0",
-    "SLURM_PROCID": "0",
-}  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
 
 Words = list[str]
@@ -48,7 +44,7 @@ def started(text: str, folder: Path) -> list[Words]:
     if text.startswith("#!"):
         return [played(text, folder).words]
     if "import reframe" in text:
-        return of_check(text)
+        return [shlex.split(" ".join([found(text, "executable"), *found(text, "executable_opts")]))]  # a line of its job script
     playbook = "ansible" in text
     lists = [words for document in yaml.load_all(text, Loader=Playbook) for words in lists_of_texts(document)]
     return [[as_given(word, playbook=playbook) for word in words] for words in lists]
@@ -57,15 +53,11 @@ def started(text: str, folder: Path) -> list[Words]:
 def played(script: str, folder: Path) -> Recorded:
     """Run it in a job of Slurm."""
     program(folder, "scontrol", "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n")
-    env = {**IN_A_JOB, "HOME": str(folder), "SLURM_SUBMIT_DIR": str(folder)}
-    found = run_by_bash(folder, script, launchers=(*LAUNCHERS, "collbench"), env=env)
-    assert found.code == 0, found.said
-    return found
-
-
-def of_check(text: str) -> list[Words]:
-    """The line that ReFrame puts into its job script, read as a shell would."""
-    return [shlex.split(" ".join([found(text, "executable"), *found(text, "executable_opts")]))]
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0"}
+    env |= {"SLURM_PROCID": "0", "HOME": str(folder), "SLURM_SUBMIT_DIR": str(folder)}
+    actual = run_by_bash(folder, script, launchers=(*LAUNCHERS, "collbench"), env=env)
+    assert actual.code == 0, actual.said
+    return actual
 
 
 def found(text: str, name: str) -> Any:

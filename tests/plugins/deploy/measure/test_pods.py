@@ -104,9 +104,8 @@ def test_pods_of_a_trainjob_meet_without_torchrun(bed: Hosts, tmp_path: Path) ->
     known_as(bed, "train-node-0-0.train")
     actual = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29500"}
     both = pods(manifest({"kind": "trainjob", "name": "train"})["spec"]["trainer"], 2, FIELDS)
-    running = [
-        start(bed, Pod(pod.words, {**pod.env, **actual, "PET_NODE_RANK": str(host)}), host, tmp_path) for host, pod in enumerate(both)
-    ]
+    of_rank = [Pod(pod.words, {**pod.env, **actual, "PET_NODE_RANK": str(host)}) for host, pod in enumerate(both)]
+    running = [start(bed, pod, host, tmp_path) for host, pod in enumerate(of_rank)]
     log, others = (ended(pod) for pod in running)
     assert [pod.returncode for pod in running] == [0, 0], log + others
     assert BEGIN not in others
