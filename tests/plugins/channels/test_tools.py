@@ -5,9 +5,11 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from collbench.plugins.hunt.records import read_pairs
@@ -50,10 +52,32 @@ def external(folder: Path) -> list[Row]:
     return found.external
 
 
-def test_a_resumed_run_runs_only_the_tools_that_it_lacks(tmp_path: Path) -> None:
+def test_the_rows_of_external_tools_are_separate_and_a_resumed_run_runs_only_the_tools_that_it_lacks(tmp_path: Path) -> None:
     env = double(tmp_path, GOOD)
-    first = run(tmp_path, *PAIRS, "--tools", "iperf3", env=env)
-    assert first.returncode == 0, first.stderr
+    done = run(tmp_path, *PAIRS, "--tools", "iperf3", env=env)
+    assert done.returncode == 0, done.stderr
+    rows = external(tmp_path)
+    assert [row.group for row in rows] == ["0-1", "1-0"]
+    for row in rows:
+        assert (row.operation, row.backend, row.api, row.ranks, row.nodes) == ("p2p_bandwidth", "iperf3", "tcp", 2, 1)
+        assert row.time_s and row.time_s.p50 == pytest.approx(4096 * 1.000821 / 2903244800)
+        assert (row.time_s.ci_low, row.time_s.ci_high, row.n, row.wrong, row.flags) == (None, None, 0, None, ("their_tool", "unverified"))
+        tool = row.evidence["tool"]
+        assert (tool["name"], tool["version"]) == ("iperf3", "3.99")
+        assert re.fullmatch(r"iperf3 --client 127\.0\.0\.1 --port \d+ --time 1 --json", tool["client"])
+        assert row.evidence["statistic"].startswith("mean over 1.00 s") and row.evidence["path"].startswith("loopback")
+    compared = re.compile(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", re.MULTILINE)
+    assert compared.search(done.stdout)
+    assert "\nexternal tool: " in done.stdout
+    assert (tmp_path / "run/cells.jsonl").read_text() == "" and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
+    again, title = run_here(tmp_path, "report", "run").stdout, "external tools compared with collbench"
+    assert again[again.index(title) :] == done.stdout[done.stdout.index(title) :]
+    shown = json.loads(run_here(tmp_path, "report", "run", "--format", "json").stdout)
+    assert [row["backend"] for row in shown["theirs"]] == ["iperf3", "iperf3"]
+    assert "iperf3" not in run_here(tmp_path, "report", "run", "--csv").stdout
+    judged = run_here(tmp_path, "baseline", "add", "base", "run")
+    assert judged.returncode == 2
+
     tools, rounds, about = (tmp_path / "run" / name for name in ("tools.jsonl", "pairs.jsonl", "run.json"))
     kept, before = tools.read_text().splitlines(keepends=True)[0], rounds.read_bytes()
     tools.write_text(kept)
@@ -65,46 +89,16 @@ def test_a_resumed_run_runs_only_the_tools_that_it_lacks(tmp_path: Path) -> None
     assert done.returncode == 0 and "run has 1 round: " in done.stderr, done.stderr
     assert rounds.read_bytes() == before and tools.read_text().startswith(kept)
     assert [row.group for row in external(tmp_path)] == ["0-1", "1-0"]
-    assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
-
-
-def test_the_rows_of_external_tools_are_separate_from_those_of_collbench(tmp_path: Path) -> None:
-    done = run(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, GOOD))
-    assert done.returncode == 0, done.stderr
-    rows = external(tmp_path)
-    assert [(row.operation, row.backend, row.api, row.group, row.ranks, row.nodes) for row in rows] == [
-        ("p2p_bandwidth", "iperf3", "tcp", "0-1", 2, 1),
-        ("p2p_bandwidth", "iperf3", "tcp", "1-0", 2, 1),
-    ]
-    for row in rows:
-        assert row.time_s and row.time_s.p50 == pytest.approx(4096 * 1.000821 / 2903244800)
-        assert (row.time_s.ci_low, row.time_s.ci_high, row.n, row.wrong, row.flags) == (None, None, 0, None, ("their_tool", "unverified"))
-        tool = row.evidence["tool"]
-        assert (tool["name"], tool["version"]) == ("iperf3", "3.99")
-        assert re.fullmatch(r"iperf3 --client 127\.0\.0\.1 --port \d+ --time 1 --json", tool["client"])
-        assert row.evidence["statistic"].startswith("mean over 1.00 s") and row.evidence["path"].startswith("loopback")
-    assert re.search(r"^rank 0 \S+  rank 1 \S+  iperf3  .*2\.90 GB/s +\S+ GB/s +loopback$", done.stdout, re.MULTILINE)
-    assert "\nexternal tool: " in done.stdout
-    assert (tmp_path / "run/cells.jsonl").read_text() == "" and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
-    again, title = run_here(tmp_path, "report", "run").stdout, "external tools compared with collbench"
-    assert again[again.index(title) :] == done.stdout[done.stdout.index(title) :]
-    shown = json.loads(run_here(tmp_path, "report", "run", "--format", "json").stdout)
-    assert [row["backend"] for row in shown["theirs"]] == ["iperf3", "iperf3"]
-    assert "iperf3" not in run_here(tmp_path, "report", "run", "--csv").stdout
-    judged = run_here(tmp_path, "baseline", "add", "base", "run")
-    assert judged.returncode == 2
-
-
-BROKEN = [
-    ("print('\\x1b[2Jgarbage')", "pass", "?[2Jgarbage"), ("sys.exit('out of memory')", "pass", "out of memory"),
-    (f"{GOOD}; sys.exit('later')", "pass", "code 1: later"), ("time.sleep(60)", "pass", "6 s"),
-    (GOOD, "sys.exit('the port is taken')", "the port is taken"),
-]  # fmt: skip
+    assert compared.search(done.stdout)
 
 
 @pytest.mark.often("garbage")
 @pytest.mark.long
-@pytest.mark.parametrize(("client", "server", "why"), BROKEN, ids=["garbage", "exits 1", "figures and exits 1", "hangs", "no server"])
+@pytest.mark.parametrize(("client", "server", "why"), [
+    ("print('\\x1b[2Jgarbage')", "pass", "?[2Jgarbage"), ("sys.exit('out of memory')", "pass", "out of memory"),
+    (f"{GOOD}; sys.exit('later')", "pass", "code 1: later"), ("time.sleep(60)", "pass", "6 s"),
+    (GOOD, "sys.exit('the port is taken')", "the port is taken"),
+], ids=["garbage", "exits 1", "figures and exits 1", "hangs", "no server"])  # fmt: skip
 def test_a_tool_that_fails_gives_a_row_with_the_reason(client: str, server: str, why: str, tmp_path: Path) -> None:
     done = run(tmp_path, *PAIRS[:-1], "8", "--tools", "iperf3", env=double(tmp_path, client, server))
     assert done.returncode == 0, done.stderr
@@ -129,9 +123,9 @@ def test_the_tools_get_as_much_time_as_the_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("blow", ["interrupt", "kill"])
 def test_a_launch_that_ends_early_leaves_no_process(blow: str, tmp_path: Path) -> None:
     line = start(tmp_path, *PAIRS, "--tools", "iperf3", env=double(tmp_path, "time.sleep(60)"))
-    until(lambda: tools(tmp_path, "--client", "timeout"), "the tool", 30)
+    until(lambda: clients(tmp_path), "the tool", 30)
     if blow == "kill":
-        (rank,) = {parent(each) for each in tools(tmp_path, "--client", "timeout")}
+        (rank,) = {psutil.Process(each).ppid() for each in clients(tmp_path)}
         os.kill(rank, signal.SIGKILL)
     else:
         line.send_signal(signal.SIGINT)
@@ -139,25 +133,15 @@ def test_a_launch_that_ends_early_leaves_no_process(blow: str, tmp_path: Path) -
     until(lambda: not running(tmp_path), "the end of all of them", 5)
 
 
-def tools(folder: Path, word: str, program: str = "") -> list[int]:
-    """Return the processes of the folder with this word on the command line, of this program if it is given."""
+def clients(folder: Path) -> list[int]:
+    """Return the processes of the folder that end a tool's client after its time."""
     found = []
     for pid in running(folder):
-        words = words_of(pid)
-        if word in words and (not program or Path(words[0]).name == program):
-            found.append(pid)
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if "--client" in words and Path(words[0]).name == "timeout":
+                found.append(pid)
     return found
-
-
-def words_of(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return [""]
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.long

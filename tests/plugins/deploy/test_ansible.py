@@ -52,12 +52,6 @@ def argv(text: str, name: str, folder: Path) -> list[str]:
 START, ASK = "Start all ranks", "Ask the host"
 
 
-def refusal(*command: str, **said: Any) -> str:
-    with pytest.raises(UsageError) as refused:
-        emitted(*command, **said)
-    return str(refused.value)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("read")
@@ -128,7 +122,8 @@ class TestOneLaunch:
 
     @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
     def test_a_variable_for_the_rank_is_rejected(self, name: str) -> None:
-        assert refusal("allreduce", env=(f"{name}=3",)).startswith(f"--env {name} ")
+        with pytest.raises(UsageError, match=f"^--env {name} "):
+            emitted("allreduce", env=(f"{name}=3",))
 
 
 class TestOnEachHost:
@@ -139,9 +134,7 @@ class TestOnEachHost:
         assert argv(emitted("probe"), ASK, tmp_path) == ["collbench", "probe", "--format", "json"]
         assert argv(emitted("probe", "--format=json"), ASK, tmp_path) == ["collbench", "probe", "--format=json"]
 
-    def test_outputs_that_would_stay_on_the_hosts_are_rejected_and_the_committed_playbook_is_what_is_written(self) -> None:
-        assert refusal("probe", "--format", "table").endswith(" --format")
-        assert refusal("probe", "--gather", "x.tar").endswith(" --gather")
+    def test_the_committed_playbook_is_what_is_written(self) -> None:
         assert (ROOT / "deploy/ansible/probe.yml").read_text() == emitted("probe", name="collbench-probe")
 
 
@@ -159,6 +152,3 @@ def test_ansible_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if line] == [f"playbook: {name}" for name in files]
-
-
-# no server listens at port 1

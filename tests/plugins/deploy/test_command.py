@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.plugins.deploy.job import LauncherKind
 from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
+from tests.plugins.deploy.recorded import program
 
 INNER = ("--", "allreduce", "--sizes", "1K-1G")
 
@@ -46,33 +48,22 @@ class TestTheJob:
     @pytest.mark.parametrize("words", ["check", "osu_allreduce", "latency --mode pipelined", "pairs", "hunt", "workload ddp", "run quick"])
     def test_every_measuring_command_can_be_started(self, words: str, kind: str, tmp_path: Path) -> None:
         more = ["--endpoint", "node1"] if kind == "torchrun" else ["--image", "a:b"] if kind == "kubernetes" else []
-        assert words.split(maxsplit=1)[0].removeprefix("osu_").replace("latency", "p2p") in text(
-            tmp_path, kind, *more, inner=("--", *words.split())
-        )
+        started = text(tmp_path, kind, *more, inner=("--", *words.split()))
+        assert words.split(maxsplit=1)[0].removeprefix("osu_").replace("latency", "p2p") in started
 
 
 class TestMistakes:
     @pytest.mark.parametrize(("words", "value"), [
-        ("", "KIND"), ("slrum", "did you mean slurm?"), ("xyz", ", ".join(kinds())), ("slurm --nodes 0", "--nodes: '0'"),
-        ("slurm --nodes -1", "--nodes: '-1'"), ("slurm --nodes=", "--nodes: ''"), ("slurm --node 2", "did you mean --nodes?"),
-        ("slurm --sizes 8", "--sizes"), ("ansible --image a:b", "--image "), ("ansible --partition x", "--partition "),
-        ("slurm --partition=", "--partition: ''"), ("slurm --name a/b", "--name: 'a/b'"), ("slurm --env A", "--env: 'A'"),
-        ("slurm --site nowhere", "--site nowhere: "), ("ansible --submit", "--submit "), ("slurm slurm", "'slurm'"),
+        ("xyz", ", ".join(kinds())), ("slurm --nodes -1", "--nodes: '-1'"), ("slurm --nodes=", "--nodes: ''"),
+        ("slurm --sizes 8", "--sizes"), ("ansible --partition x", "--partition "), ("slurm --partition=", "--partition: ''"),
     ])  # fmt: skip
     def test_before_the_dashes(self, words: str, value: str, tmp_path: Path) -> None:
         assert value in refused(tmp_path, *words.split())
 
-    @pytest.mark.parametrize("image", ["my image", "it's", 'a"b', "a\nb", ""])
-    def test_images_with_blanks_and_quotes(self, image: str, tmp_path: Path) -> None:
-        assert refused(tmp_path, "slurm", f"--image={image}").startswith(f"--image: {image!r} ")
-
     @pytest.mark.parametrize(("inner", "value"), [
-        ((), "missing command"), (("--",), "missing command"), (("--", "allredcue"), "after --: 'allredcue'"),
-        (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"), (("--", "emit", "slurm"), "after --: 'emit'"),
-        (("--", "collbench", "allreduce"), "after --: 'collbench'"), (("--", "allreduce", "--sise", "8"), "did you mean --sizes?"),
+        (("--",), "missing command"), (("--", "gate", "--baseline", "x", "y"), "after --: 'gate'"),
+        (("--", "emit", "slurm"), "after --: 'emit'"), (("--", "collbench", "allreduce"), "after --: 'collbench'"),
         (("--", "allreduce", "8"), "after --: '8'"), (("--", "allreduce", "--max-time", "0"), "--max-time: '0'"),
-        (("--", "allreduce", "--ranks", "8"), "after --: --ranks "),
-        (("--", "run", "gate", "--ranks-per-node=8"), "after --: --ranks-per-node "),
         (("--", "allreduce", "--allocation", "a\nb"), "after --: 'a\\nb'"),
     ])  # fmt: skip
     def test_after_the_dashes(self, inner: tuple[str, ...], value: str, tmp_path: Path) -> None:
@@ -115,17 +106,14 @@ class TestASite:
 
 
 class TestOutput:
-    def test_the_file_is_executable_and_is_not_replaced(self, tmp_path: Path) -> None:
+    def test_the_file_is_written_and_the_next_step_said(self, tmp_path: Path) -> None:
         done = emit(tmp_path, "slurm", "--write", "job.sbatch")
         assert (done.returncode, done.stdout) == (0, "") and done.stderr.endswith(" sbatch job.sbatch\n")
         assert (tmp_path / "job.sbatch").read_text() == text(tmp_path, "slurm")
-        assert (tmp_path / "job.sbatch").stat().st_mode & 0o111
-        assert refused(tmp_path, "slurm", "--write", "job.sbatch").startswith("--write job.sbatch: ")
 
     @pytest.mark.system
     def test_submit_sends_the_same_file_to_the_queue(self, tmp_path: Path) -> None:
-        (tmp_path / "sbatch").write_text('#!/bin/sh\ncat >taken\necho "Submitted batch job 7"\n')
-        (tmp_path / "sbatch").chmod(0o755)
+        program(tmp_path, "sbatch", '#!/bin/sh\ncat >taken\necho "Submitted batch job 7"\n')
         path = {"PATH": f"{tmp_path}:{environment()['PATH']}"}
         done = emit(tmp_path, "slurm", "--submit", "--write", "job", env=path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 7\n", "")
@@ -134,10 +122,7 @@ class TestOutput:
         assert refused(tmp_path, "slurm", "--submit", env=path).endswith("invalid partition specified: x")
 
     @pytest.mark.parametrize("kind", [kind for kind in kinds().values() if kind.submit], ids=lambda kind: kind.name)
-    def test_submit_without_the_command_of_the_queue(self, kind: object, tmp_path: Path) -> None:
-        from collbench.plugins.deploy.job import LauncherKind
-
-        assert isinstance(kind, LauncherKind)
+    def test_submit_without_the_command_of_the_queue(self, kind: LauncherKind, tmp_path: Path) -> None:
         image = ["--image", "a/b:c"] if kind.name == "kubernetes" else []
         said = refused(tmp_path, kind.name, *image, "--submit", env={"PATH": str(tmp_path)})
         assert kind.submit[0] in said and said.endswith(kind.remedy)

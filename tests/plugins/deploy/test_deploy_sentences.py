@@ -1,16 +1,14 @@
-"""Recommendations and drains of a hunt, the submission of emitted files, and settings that a kind of file does not have."""
+"""Recommendations and drains of a hunt, and settings that a kind of file does not take; usage_errors.txt has others of these."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.deploy import job
-from collbench.plugins.deploy.job import LauncherKind, Value, job_of, submit, write
+from collbench.plugins.deploy.job import Value, job_of
 from collbench.plugins.deploy.kinds import kinds
 from collbench.plugins.hunt.drain import apply, check_apply, lines_of, parse_cap
 from collbench.plugins.hunt.managers import CommandOutcome
@@ -22,10 +20,6 @@ from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
 
 pytestmark = pytest.mark.system
 
-IMAGE = "registry/collbench:1"
-QUEUE = LauncherKind("some", "a kind", (), lambda job: "", submit=("take", "-"), start="take FILE")
-BY_HAND = LauncherKind("other", "a kind", (), lambda job: "", start="play FILE")
-
 
 def shown(expected: dict[str, Any]) -> Call:
     return lambda: "\n".join(lines(expected))
@@ -33,10 +27,6 @@ def shown(expected: dict[str, Any]) -> Call:
 
 def advice(*suspects: Any, **changes: Any) -> Call:
     return lambda: "\n".join(each["advice"] for each in recommended(*suspects, **changes)["suspects"])
-
-
-def reason(kind: str) -> Call:
-    return lambda: recommended(suspect(kind))["drains"][0]["reason"]
 
 
 def no_line(**changes: Any) -> Call:
@@ -103,30 +93,9 @@ def manager(answers: dict[str, CommandOutcome], **env: str) -> Call:
     return checked
 
 
-def submitted(kind: LauncherKind, script: str | None) -> Call:
-    def run() -> str:
-        with TemporaryDirectory() as folder, patch.object(job, "_TIMEOUT_S", 0.2):
-            if script is not None:
-                Path(folder, "take").write_text(script, encoding="utf-8")
-                Path(folder, "take").chmod(0o755)
-            return submit(kind, "text", {"PATH": f"{folder}:/usr/bin:/bin"})
-
-    return run
-
-
-def written() -> None:
-    with TemporaryDirectory() as folder, patch("pathlib.Path.__str__", lambda path: path.name):
-        Path(folder, "job").touch()
-        write(Path(folder, "job"), "text")
-
-
 def emitted(launcher: str, line: str = "allreduce", /, **settings: Value) -> Call:
     found = {name.replace("_", "-"): value for name, value in settings.items()}
     return lambda: kinds()[launcher].render(job_of(kinds()[launcher], tuple(line.split()), found))
-
-
-def kubernetes(**settings: Value) -> Call:
-    return emitted("kubernetes", **{"image": IMAGE, **settings})
 
 
 def altered() -> str:
@@ -243,44 +212,15 @@ WORDS: dict[str, tuple[Call, str]] = {
     "--apply, no answer": (manager({"kubectl": CommandOutcome(1, why="connection refused")}),
         "--apply needs Slurm (scontrol) or Kubernetes (kubectl) to drain a node, but kubectl does not work (connection refused): "
         "start the hunt on a host with one of them, or omit --apply and run the commands of recommendation.json there"),
-    "submit, refused": (submitted(QUEUE, "#!/bin/sh\necho 'error: no partition' >&2; exit 1\n"), "take failed: error: no partition"),
-    "submit, exit code": (submitted(QUEUE, "#!/bin/sh\nexit 3\n"), "take failed: exit code 3"),
-    "submit, no command": (submitted(QUEUE, None), "--submit: take not found: write the file with --write, then run: take FILE"),
-    "submit, not supported": (submitted(BY_HAND, None),
-        "--submit is not supported by emit other: write the file with --write, then run: play FILE"),
-    "submit, no end": (submitted(QUEUE, "#!/bin/sh\nexec sleep 5\n"), "take did not end within 0.2 s: check whether the job was submitted"),
-    "setting of another kind": (emitted("torchrun", partition="h100"),
-        "--partition does not apply to emit torchrun: omit it (see `collbench emit --help`)"),
     "mpirun, binding": (emitted("mpirun", cpus_per_rank=2, bind="numa"),
         "--cpus-per-rank 2 binds a rank to 2 cores and contradicts --bind numa: omit one of them"),
     "ansible, rank": (emitted("ansible", env=("RANK=3",)), "--env RANK is set by the playbook for each host: omit it"),
     "ansible, format": (emitted("ansible", "probe --format table"),
         "emit ansible collects JSON for `collbench probe --from`: omit --format"),
     "ansible, files": (emitted("ansible", "probe --gather x.tar"), "emit ansible collects the output of probe, not files: omit --gather"),
-    "slurm, image of each rank": (emitted("slurm", image="a/b:1", container="apptainer"),
-        "--image a/b:1 would be downloaded by each rank: run `apptainer pull collbench.sif docker://a/b:1` once, and use --image "
-        "collbench.sif"),
-    "slurm, container without an image": (emitted("slurm", container="pyxis"), "--container pyxis needs --image"),
-    "slurm, Apptainer file": (emitted("slurm", image="a.sif", container="pyxis"),
-        "--image a.sif is an Apptainer file: omit --container pyxis, or use an image of a registry or a .sqsh file"),
-    "slurm, mount": (emitted("slurm", image="a/b", runs="a:b"),
-        "--runs a:b cannot be mounted into a container: use a path without : and ,"),
-    "kubernetes, no image": (emitted("kubernetes"), "emit kubernetes needs an image with collbench: use --image registry/name:tag"),
-    "kubernetes, image": (kubernetes(image="./c.sif"), "--image ./c.sif is not supported by Kubernetes: use registry/name:tag"),
-    "kubernetes, name": (kubernetes(name="Bench_1"),
-        "--name Bench_1 is not a valid name in Kubernetes: use lower-case letters, digits and -, with a letter first and no - at the "
-        "end"),
-    "kubernetes, long name": (kubernetes(name="a" * 80, nodes=100),
+    "kubernetes, long name": (emitted("kubernetes", image="registry/collbench:1", name="a" * 80, nodes=100),
         "--name aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa is too long: use at most 60 "
         "characters with job and 100 pods"),
-    "kubernetes, device twice": (kubernetes(rdma=("a/b=1", "a/b=2")), "a/b is requested twice: remove one"),
-    "kubernetes, huge pages": (kubernetes(hugepages=("2Mi=1Gi",)),
-        "Kubernetes does not support --hugepages alone: add --memory or --cpus-per-rank"),
-    "kubernetes, TrainJob": (kubernetes(kind="trainjob", pull_policy="Never"),
-        "--pull-policy does not apply to a TrainJob, because its runtime sets it: omit it, or use another --kind"),
-    "kubernetes, runtime": (kubernetes(runtime="torch"),
-        "--runtime applies to a TrainJob only: omit it, or use --kind trainjob instead of job"),
-    "kubernetes, variable": (kubernetes(env=("MASTER_ADDR=x",)), "--env MASTER_ADDR=… is set by the manifest or by Kubernetes: omit it"),
     "an altered recommendation": (altered,
         "run/recommendation.json: does not fit recommendation.schema.json: a command does not belong to its node; remove it, or run "
         "the hunt again"),

@@ -5,8 +5,6 @@ PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ra
 """
 
 import ast
-import json
-import os
 import re
 import shlex
 import subprocess
@@ -24,18 +22,13 @@ from collbench.plugins.deploy import files
 from collbench.plugins.deploy.files import Quoted
 from collbench.plugins.deploy.job import LauncherKind, job_of
 from collbench.plugins.deploy.kinds import kinds
-from tests.cli.command import run_here
+from tests.plugins.deploy.recorded import LAUNCHERS, Recorded, program, run_by_bash
 from tests.plugins.deploy.texts import HOSTILE, UNPRINTABLE, texts
 
 ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
 NODES, RANKS = 3, 4
 # what a kind cannot do without
 NEEDED: dict[str, dict[str, str]] = {"kubernetes": {"image": "registry.example/collbench:1"}}
-LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun", "collbench")
-IN_A_JOB = {
-    "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0",
-    "SLURM_PROCID": "0",
-}  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
 
 Words = list[str]
@@ -49,33 +42,22 @@ def emitted(kind: LauncherKind, command: Sequence[str], **said: Any) -> str:
 def started(text: str, folder: Path) -> list[Words]:
     """Return the command lines that a launcher or a host starts, from a file in any of the languages."""
     if text.startswith("#!"):
-        return run_by_bash(text, folder)
+        return [played(text, folder).words]
     if "import reframe" in text:
-        return of_check(text)
+        return [shlex.split(" ".join([found(text, "executable"), *found(text, "executable_opts")]))]  # a line of its job script
     playbook = "ansible" in text
     lists = [words for document in yaml.load_all(text, Loader=Playbook) for words in lists_of_texts(document)]
     return [[as_given(word, playbook=playbook) for word in words] for words in lists]
 
 
-def run_by_bash(text: str, folder: Path) -> list[Words]:
-    """Run it; each double stores its arguments in a file."""
-    commands = folder / "commands"
-    commands.mkdir()
-    note = f'#!/bin/bash\nprintf "%s\\0" "${{0##*/}}" "$@" >"{folder}/words.$$"\nenv -0 >"{folder}/environment"\n'
-    scripts = dict.fromkeys(LAUNCHERS, note) | {"scontrol": "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n"}
-    for name, script in scripts.items():
-        (commands / name).write_text(script)
-        (commands / name).chmod(0o755)
-    (folder / "script").write_text(text)
-    env = {"PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(folder), **IN_A_JOB, "SLURM_SUBMIT_DIR": str(folder)}
-    done = subprocess.run(["bash", "script"], cwd=folder, env=env, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    return [file.read_text().split("\0")[:-1] for file in folder.glob("words.*")]
-
-
-def of_check(text: str) -> list[Words]:
-    """The line that ReFrame puts into its job script, read as a shell would."""
-    return [shlex.split(" ".join([found(text, "executable"), *found(text, "executable_opts")]))]
+def played(script: str, folder: Path) -> Recorded:
+    """Run it in a job of Slurm."""
+    program(folder, "scontrol", "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n")
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3", "SLURM_NODEID": "0"}
+    env |= {"SLURM_PROCID": "0", "HOME": str(folder), "SLURM_SUBMIT_DIR": str(folder)}
+    actual = run_by_bash(folder, script, launchers=(*LAUNCHERS, "collbench"), env=env)
+    assert actual.code == 0, actual.said
+    return actual
 
 
 def found(text: str, name: str) -> Any:
@@ -112,43 +94,19 @@ def holds(lines: Sequence[Words], wanted: Words) -> bool:
     return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
 
 
-@pytest.mark.system
-@each_kind
-def test_the_words_stand_in_the_file_as_they_were_typed(kind: LauncherKind, tmp_path: Path) -> None:
-    assert holds(started(emitted(kind, ORDINARY), tmp_path), ["collbench", *ORDINARY])
-
-
-@pytest.mark.system
-@each_kind
-def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
-    command = ["allreduce", *HOSTILE]
-    lines = started(emitted(kind, command), tmp_path)
-    assert holds(lines, ["collbench", *command]), lines
-    assert not (tmp_path / "injected").exists()
-
-
-@pytest.mark.system
-@each_kind
-def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> None:
-    program = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
-    assert holds(started(emitted(kind, ORDINARY, program=program), tmp_path), [program, *ORDINARY])
-    assert not (tmp_path / "injected").exists()
-
-
 def variables(text: str, folder: Path) -> dict[str, str]:
     """Return a rank's variables with names that begin with HOSTILE_."""
     if text.startswith("#!"):
-        lines = run_by_bash(text, folder)
-        passed = [word for line in lines for word in line if re.match(r"HOSTILE_\d+=", word)]
-        kept = (folder / "environment").read_text().split("\0")
-        return dict(pair.split("=", 1) for pair in (*kept, *passed) if pair.startswith("HOSTILE_"))
+        actual = played(text, folder)
+        passed = dict(word.split("=", 1) for word in actual.words if re.match(r"HOSTILE_\d+=", word))
+        return {name: value for name, value in {**actual.env, **passed}.items() if name.startswith("HOSTILE_")}
     if "import reframe" in text:
         exports = "\n".join(found(text, "prerun_cmds"))
         said = subprocess.run(["bash", "-c", f"{exports}\nenv -0"], cwd=folder, capture_output=True, text=True, check=True).stdout
         return dict(pair.split("=", 1) for pair in said.split("\0") if pair.startswith("HOSTILE_"))
     playbook = "ansible" in text
-    actual = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
-    return {name: as_given(value, playbook=playbook) for name, value in actual}
+    found_pairs = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
+    return {name: as_given(value, playbook=playbook) for name, value in found_pairs}
 
 
 def pairs(part: Any) -> Iterator[tuple[str, str]]:
@@ -163,9 +121,13 @@ def pairs(part: Any) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.system
 @each_kind
-def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None:
+def test_hostile_words_of_the_command_its_path_and_variables_come_through(kind: LauncherKind, tmp_path: Path) -> None:
+    command = ["allreduce", *HOSTILE]
+    path = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
     wanted = {f"HOSTILE_{number}": word for number, word in enumerate(HOSTILE)}
-    text = emitted(kind, ORDINARY, env=tuple(f"{name}={value}" for name, value in wanted.items()))
+    text = emitted(kind, command, program=path, env=tuple(f"{name}={value}" for name, value in wanted.items()))
+    lines = started(text, tmp_path)
+    assert holds(lines, [path, *command]), lines
     assert variables(text, tmp_path) == wanted
     assert not (tmp_path / "injected").exists()
 
@@ -196,27 +158,8 @@ def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], 
 
 
 @each_kind
-def test_the_command_line_writes_the_same_file_as_its_kind(kind: LauncherKind, tmp_path: Path) -> None:
-    said = [word for name, value in NEEDED.get(kind.name, {}).items() for word in (f"--{name}", value)]
-    actual = ["emit", kind.name, "--nodes", str(NODES), "--ranks-per-node", str(RANKS), *said]
-    done = run_here(tmp_path, *actual, "--", *ORDINARY)
-    assert (done.returncode, done.stdout, done.stderr) == (0, emitted(kind, ORDINARY), "")
-
-
-@each_kind
-def test_a_file_is_short_and_ends_with_its_line(kind: LauncherKind) -> None:
-    text = emitted(kind, ORDINARY)
-    assert text.endswith("\n") and not text.endswith("\n\n")
-    assert "\n\n\n" not in text.replace("\n\n\n@", "\n\n@").replace("\n\n\ndef", "\n\ndef"), "too many empty lines"
-    assert not re.search(r"[ \t]$", text, re.MULTILINE)
-    assert json.dumps(text).count("#") >= 3, "a file without comments"
-
-
-@each_kind
 @pytest.mark.parametrize("where", ["command", "program", "env"])
 def test_a_line_end_never_gets_into_a_file(kind: LauncherKind, where: str) -> None:
-    from collbench.errors import UsageError
-
     command = (*ORDINARY, "--allocation", "a\nb") if where == "command" else ORDINARY
     said: dict[str, Any] = {"program": {"program": "a\nb"}, "env": {"env": ("A=a\nb",)}}.get(where, {})
     with pytest.raises(UsageError, match=r"a\\nb' contains control characters"):

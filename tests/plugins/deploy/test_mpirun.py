@@ -8,17 +8,12 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.deploy.job import Value
 from collbench.plugins.deploy.kinds.mpirun import KIND
-from tests.plugins.deploy.recorded import COMMAND, Recorded, recorded, text
+from tests.plugins.deploy.recorded import COMMAND, Recorded, program, recorded, text
 from tests.plugins.deploy.texts import HOSTILE
 
 pytestmark = pytest.mark.system
 
 LIBRARIES = ("openmpi", "mpich", "intel")
-REASONS: list[tuple[dict[str, Value], str]] = [
-    ({}, "moves between cores"), ({"gpus-per-node": 8}, "NCCL binds its threads"), ({"bind": "none"}, "as requested"),
-    ({"bind": "numa"}, "NUMA node of its memory"),
-]  # fmt: skip
-IN_A_JOB = {"SLURM_JOB_ID": "8"}
 
 
 @pytest.fixture
@@ -37,13 +32,12 @@ def start(tmp_path: Path) -> Callable[..., Recorded]:
 
 
 class TestRanks:
-    def test_open_mpi(self, start: Callable[..., Recorded]) -> None:
-        words = start("openmpi", ranks_per_node=4).words
-        assert words[:8] == ["-n", "8", "--map-by", "ppr:4:node", "--hostfile", "hosts", "--bind-to", "core"]
-
-    @pytest.mark.parametrize("library", ["mpich", "intel"])
-    def test_the_others(self, library: str, start: Callable[..., Recorded]) -> None:
-        assert start(library, ranks_per_node=4).words[:6] == ["-n", "8", "-ppn", "4", "-f", "hosts"]
+    @pytest.mark.parametrize(("library", "words"), [
+        ("openmpi", "-n 8 --map-by ppr:4:node --hostfile hosts --bind-to core"), ("mpich", "-n 8 -ppn 4 -f hosts"),
+        ("intel", "-n 8 -ppn 4 -f hosts"),
+    ])  # fmt: skip
+    def test_the_options_that_place_ranks(self, library: str, words: str, start: Callable[..., Recorded]) -> None:
+        assert " ".join(start(library, ranks_per_node=4).words).startswith(f"{words} ")
 
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_ranks_follow_gpus_and_the_script_does_not_grow_with_the_number_of_nodes(self, library, start):
@@ -67,7 +61,7 @@ class TestRanks:
     def test_hosts_of_the_scheduler(self, library: str, tmp_path: Path) -> None:
         said: dict[str, Value] = {"library": library, "nodes": 2}
         assert "--hosts FILE" in recorded(tmp_path, KIND, said).said
-        words = recorded(tmp_path, KIND, said, env=IN_A_JOB).words
+        words = recorded(tmp_path, KIND, said, env={"SLURM_JOB_ID": "8"}).words
         assert not {"-f", "--hostfile", "-hosts"} & set(words)
         assert ("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT" in words) == (library == "intel")
 
@@ -94,7 +88,10 @@ class TestBinding:
             text(KIND, {"cpus-per-rank": 2, "bind": bind})
 
     @pytest.mark.parametrize("library", LIBRARIES)
-    @pytest.mark.parametrize(("said", "why"), REASONS)
+    @pytest.mark.parametrize(("said", "why"), [
+        ({}, "moves between cores"), ({"gpus-per-node": 8}, "NCCL binds its threads"), ({"bind": "none"}, "as requested"),
+        ({"bind": "numa"}, "NUMA node of its memory"),
+    ])  # fmt: skip
     def test_the_reason_is_in_the_comment_above(self, library: str, said: dict[str, Value], why: str) -> None:
         lines = text(KIND, {"library": library, **said}).splitlines()
         bound = [at for at, line in enumerate(lines) if "bind-to" in line or "I_MPI_PIN" in line]
@@ -105,10 +102,8 @@ class TestOtherOptions:
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_an_interface(self, library: str, start: Callable[..., Recorded]) -> None:
         words = start(library, interface="eth0").words
-        wanted = (
-            ["--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"] if library == "openmpi" else ["-iface", "eth0"]
-        )
-        assert words[(at := words.index(wanted[0])) : at + len(wanted)] == wanted
+        wanted = "--mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0" if library == "openmpi" else "-iface eth0"
+        assert f" {wanted} " in f" {' '.join(words)} "
         assert "eth0" not in start(library).words
 
     def test_mpich_lets_ranks_report_a_killed_one_and_variables_are_passed_unchanged(self, start: Callable[..., Recorded]) -> None:
@@ -136,19 +131,14 @@ class TestOtherOptions:
 
     def test_the_launcher_is_started_by_its_full_path(self, tmp_path: Path) -> None:
         """Open MPI then finds its daemon at the same place on nodes with another PATH."""
-        (tmp_path / "mpirun").write_text("#!/bin/sh\nprintf '1\\0%s\\0' \"$0\"\n")
-        (tmp_path / "mpirun").chmod(0o755)
+        program(tmp_path, "mpirun", "#!/bin/sh\nprintf '1\\0%s\\0' \"$0\"\n")
         assert recorded(tmp_path, KIND, {"nodes": 1}, launchers=()).words == [str(tmp_path / "mpirun")]
 
     @pytest.mark.parametrize(("library", "words"), [("openmpi", "mpirun not found"), ("mpich", "mpiexec not found")])
     def test_no_launcher(self, library: str, words: str, tmp_path: Path) -> None:
-        found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tmp_path)} | bash_alone(tmp_path))
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        for name in ("bash", "date", "grep"):
+            (tools / name).symlink_to(Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name))
+        found = recorded(tmp_path, KIND, {"library": library, "nodes": 1}, launchers=(), env={"PATH": str(tools)})
         assert found.code == 2 and words in found.said
-
-
-def bash_alone(folder: Path) -> dict[str, str]:
-    tools = folder / "tools"
-    tools.mkdir()
-    for name in ("bash", "date", "grep"):
-        (tools / name).symlink_to(Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name))
-    return {"PATH": str(tools)}

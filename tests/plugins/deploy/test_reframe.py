@@ -13,6 +13,7 @@ from collbench.errors import UsageError
 from collbench.plugins.deploy.job import job_of
 from collbench.plugins.deploy.kinds.reframe import KIND, system
 from tests.cli.command import BIN, ROOT, environment
+from tests.plugins.deploy.recorded import program
 from tests.plugins.deploy.texts import HOSTILE
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
@@ -49,28 +50,22 @@ def reframe(folder: Path, *words: str, env: Mapping[str, str] | None = None, bed
 
 class TestTheCheck:
     def test_it_has_the_settings_of_the_job_and_a_class_that_shadows_nothing(self) -> None:
-        actual = variables(
-            emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
-        )
-        assert (actual["num_tasks"], actual["num_tasks_per_node"], actual["num_gpus_per_node"], actual["num_cpus_per_task"]) == (
-            32, 8, 8, 6,
-        )  # fmt: skip
-        assert (actual["time_limit"], actual["valid_systems"], actual["modules"], actual["exclusive_access"]) == (
-            "45m", ["*:gpu"], ["cuda/13", "ompi"], True,
-        )  # fmt: skip
+        text = emitted("allreduce", nodes=4, gpus_per_node=8, cpus_per_rank=6, minutes=45, system="*:gpu", module=("cuda/13", "ompi"))
+        wanted = {
+            "num_tasks": 32, "num_tasks_per_node": 8, "num_gpus_per_node": 8, "num_cpus_per_task": 6, "time_limit": "45m",
+            "valid_systems": ["*:gpu"], "modules": ["cuda/13", "ompi"], "exclusive_access": True,
+        }  # fmt: skip
+        assert {name: value for name, value in variables(text).items() if name in wanted} == wanted
         assert not {"num_gpus_per_node", "num_cpus_per_task", "modules", "prerun_cmds"} & set(variables(emitted("allreduce")))
         actual = variables(emitted("allreduce", env=("A=$(touch x) {{ y }}",)))
         assert actual["prerun_cmds"] == ["export 'A=$(touch x) {{ y }}'"] and "env_vars" not in actual
-        names = ("collbench", "night-2.x", "Path", "None", "1st", "_a", "collbench-gpu")
-        assert [class_name(name) for name in names if name[0] != "_"] == [
-            "Collbench", "CollbenchNight2X", "CollbenchPath", "CollbenchNone", "Collbench1st", "CollbenchGpu",
-        ]  # fmt: skip
+        classes = {
+            "collbench": "Collbench", "night-2.x": "CollbenchNight2X", "Path": "CollbenchPath", "None": "CollbenchNone",
+            "1st": "Collbench1st", "collbench-gpu": "CollbenchGpu",
+        }  # fmt: skip
+        assert {name: class_name(name) for name in classes} == classes
 
     def test_the_rows_are_read_from_the_run_folder_of_a_command_that_measures(self) -> None:
-        actual = variables(emitted("allreduce"))
-        assert actual["executable_opts"] == ["allreduce", "--out", "run"]
-        assert actual["postrun_cmds"] == ["echo $? >exit_code", "collbench report run --format json >rows.jsonl"]
-        assert actual["keep_files"] == ["rows.jsonl", "run"]
         actual = variables(emitted("pairs", "--out", "/x/a b", program="/opt/c b"))
         assert actual["executable_opts"] == ["pairs", "--out", "'/x/a b'"] and "keep_files" not in actual
         assert actual["postrun_cmds"][1] == "'/opt/c b' report '/x/a b' --format json >rows.jsonl"
@@ -116,13 +111,11 @@ class TestReFrameItself:
 
     def played(self, folder: Path, rows: list[dict[str, Any]], says: str = "") -> tuple[Finished, dict[str, Any]]:
         (folder / "bin").mkdir()
-        (folder / "bin/collbench").write_text(DOUBLE)
-        (folder / "bin/collbench").chmod(0o755)
+        double = program(folder, "bin/collbench", DOUBLE)
         (folder / "bin/rows").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if says:
             (folder / "bin/error").write_text(says)
-        program = str(folder / "bin/collbench")
-        (folder / "check.py").write_text(emitted("allreduce", *HOSTILE, nodes=1, program=program, env=("A=$(touch x) {0} 'y'",)))
+        (folder / "check.py").write_text(emitted("allreduce", *HOSTILE, nodes=1, program=str(double), env=("A=$(touch x) {0} 'y'",)))
         (folder / "here.py").write_text(HERE)
         done = reframe(folder, "-r", "--keep-stage-files", "--report-file", str(folder / "report.json"), site=folder / "here.py")
         (run,) = json.loads((folder / "report.json").read_text())["runs"]

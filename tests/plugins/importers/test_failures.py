@@ -1,15 +1,13 @@
 """What a tool prints outside of its columns about wrong data and aborts, and files with the output of several tools."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.files import read_tables
-from collbench.plugins.importers.importer import UserInput, lines_of
+from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import AbortedRun, FailedValidation, MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.plugins.importers.store import unread_tools
 
 IMB = """\
 # Benchmarking Reduce_scatter
@@ -58,10 +56,14 @@ FABTESTS = (
 )
 
 
-def tables(folder, text):
+def read(folder, text):
     file = folder / "out.txt"
     file.write_text(text)
-    return [table.run for table in read_tables([file], UserInput(), None)]
+    return read_tables([file], UserInput(), None)
+
+
+def tables(folder, text):
+    return [table.run for table in read(folder, text)]
 
 
 def test_a_failure_belongs_to_the_row_after_it_or_to_the_test_that_runs(tmp_path):
@@ -91,14 +93,10 @@ def test_each_tool_of_a_file_is_read_also_if_it_is_cut(tmp_path):
 
 
 def test_wrong_data_without_a_table_is_in_the_sentence_or_the_reason(tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text(f"{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
     with pytest.raises(UsageError, match=r"wrong data: line 3: DATA VALIDATION ERROR"):
-        read_tables([file], UserInput(), None)
-    file = tmp_path / "out.txt"
+        read(tmp_path, f"{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
     error = "DATA VALIDATION ERROR: osu_allreduce exited with status 1 on message size 1."
-    file.write_text(f"{OSU}# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n{error}\n")
-    (table,) = read_tables([file], UserInput(), None)
+    (table,) = read(tmp_path, f"{OSU}# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n{error}\n")
     assert [row.wrong for row in table.run.rows] == [None, None]
     (skipped,) = table.skipped
     assert skipped.line == 5 and "WRONG DATA" in skipped.reason and error in skipped.reason
@@ -106,25 +104,16 @@ def test_wrong_data_without_a_table_is_in_the_sentence_or_the_reason(tmp_path):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_an_unsupported_tool_beside_a_supported_one_is_named(order, tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text("".join((OSU, IPERF3)[index] for index in order))
-    (table,) = read_tables([file], UserInput(), None)
+    (table,) = read(tmp_path, "".join((OSU, IPERF3)[index] for index in order))
     assert [row.size_bytes for row in table.run.rows] == [1, 2]
     (skipped,) = table.skipped
     assert (skipped.line, "iperf3" in skipped.reason) == (5 if order[0] == 0 else 1, True)
 
 
 def test_a_table_is_read_beside_a_line_of_nccl_that_has_the_words_of_another_tool(tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text(f"n1:1:2 [0] NCCL INFO COMMS-RES\n# Collective test starting: all_reduce_perf\n{NCCL}")
-    (table,) = read_tables([file], UserInput(), None)
+    (table,) = read(tmp_path, f"n1:1:2 [0] NCCL INFO COMMS-RES\n# Collective test starting: all_reduce_perf\n{NCCL}")
     assert [row.size_bytes for row in table.run.rows] == [1 << 30] * 2
     assert [skipped.line for skipped in table.skipped] == [0]  # no reader searches NCCL's log for the first line of a table
-
-
-@pytest.mark.parametrize("sample", sorted((Path(__file__).parent / "samples").iterdir()), ids=lambda sample: sample.name)
-def test_no_sample_of_a_supported_tool_is_taken_for_an_unsupported_one(sample):
-    assert unread_tools(lines_of(sample.read_bytes())) == {}
 
 
 def docker(text):
@@ -150,14 +139,10 @@ def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper, tmp_path):
     assert [row.wrong for row in broken.rows] == [1]
 
 
-@pytest.mark.parametrize(
-    ("lines", "wrong"),
-    [
-        ("3: Error Bcast,size = 8,sample #2\nProcess 3: Got invalid buffer:\n", [0, 0, 1]),
-        ("[2] CHECK FAILURES: rank 2: 5\n", [0, 0, 1]), ("[2] CHECK FAILURES: rank 2: 0\n", [0, 0, 0]),
-        ("Application error code 1 occurred\n", [0, 0, 0]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "wrong"), [
+    ("3: Error Bcast,size = 8,sample #2\nProcess 3: Got invalid buffer:\n", [0, 0, 1]), ("[2] CHECK FAILURES: rank 2: 5\n", [0, 0, 1]),
+    ("[2] CHECK FAILURES: rank 2: 0\n", [0, 0, 0]), ("Application error code 1 occurred\n", [0, 0, 0]),
+])  # fmt: skip
 def test_error_lines_of_any_benchmark_of_imb(lines, wrong, tmp_path):
     head, *rows = IMB.replace("Reduce_scatter", "Bcast").splitlines(keepends=True)
     rows = [row for row in rows if not row.startswith(("15:", "Process", "pos"))]
@@ -187,30 +172,22 @@ def test_a_test_case_of_nvbandwidth_without_figures_or_verification_is_a_row(tmp
     assert NotInOutput(MissingItem.VERIFICATION) in host.missing
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "wrong"),
-    [
-        (OSU, "DATA VALIDATION ERROR: osu_latency exited with status 1 on message size 2.", [None, 1]),
-        (PERFTEST, "VALIDATION: FAILED", [1, 1]),
-        (FABTESTS, "Data check error (a!=b) at byte 3 for buffer size 4096", [0, 1]),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "wrong"), [
+    (OSU, "DATA VALIDATION ERROR: osu_latency exited with status 1 on message size 2.", [None, 1]),
+    (PERFTEST, "VALIDATION: FAILED", [1, 1]), (FABTESTS, "Data check error (a!=b) at byte 3 for buffer size 4096", [0, 1]),
+])  # fmt: skip
 def test_a_line_that_names_a_size_makes_its_case_wrong(text, line, wrong, tmp_path):
     (table,) = tables(tmp_path, f"{text}{line}\n")
     assert [row.wrong for row in table.rows] == wrong
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "n1: Test NCCL failure common.cu:1005 'unhandled system error / '",
-        "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
-        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
-        "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-05-04T12:00:00 ***",
-        "srun: error: n1: task 3: Exited with exit code 1", "Traceback (most recent call last):", " Completion with error at client",
-        "[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)", "x1000c0s0b0n0: rank 3 died from signal 9",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "n1: Test NCCL failure common.cu:1005 'unhandled system error / '", "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
+    "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+    "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-05-04T12:00:00 ***", "srun: error: n1: task 3: Exited with exit code 1",
+    "Traceback (most recent call last):", " Completion with error at client",
+    "[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)", "x1000c0s0b0n0: rank 3 died from signal 9",
+])  # fmt: skip
 def test_rows_before_an_abort_stay_with_a_doubt(line, tmp_path):
     (table,) = tables(tmp_path, f"{OSU}{line}\n")
     assert [row.wrong for row in table.rows] == [None, None]

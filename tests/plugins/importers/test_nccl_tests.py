@@ -8,20 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugins.importers import notes
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
-from collbench.plugins.importers.notes import (
-    InterleavedJobs,
-    MissingItem,
-    NotInOutput,
-    OutOfBoundsValues,
-    RankMismatch,
-    RateMismatch,
-    RepeatedCases,
-    SingleRankTable,
-    SkippedLines,
-    SkippedReason,
-)
 from tests.machines import captures
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -37,10 +26,6 @@ PROGRAM = "# Collective test starting: all_reduce_perf"
 TEXT = (SAMPLES / "nccl_tests.json").read_text()
 _KEYS = st.sampled_from(["results", "config", "args", "env", "nccl_version", "out_of_bounds", "version"])
 _FIELDS = st.sampled_from(["size", "count", "type", "redop", "root", "out_of_place", "in_place", "in_place_per_iter"])
-
-
-def lines_of(name):
-    return (SAMPLES / name).read_text().splitlines()
 
 
 def only(lines, given_=NOTHING):
@@ -66,18 +51,14 @@ def test_the_published_figures_of_eight_a100(operation):
     assert all(row.flags == ("imported",) and row.wrong is None and row.checked == 0 for row in run.rows)
     assert list(run.hosts) == ["localhost"] * 8
     assert (run.doubts, run.statistic) == ([], "the mean over 20 iterations, averaged over the ranks")
-    assert NotInOutput(MissingItem.VERIFICATION) in run.missing
+    assert notes.NotInOutput(notes.MissingItem.VERIFICATION) in run.missing
 
 
 def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
     runs = NCCL_TESTS.read(captures.text(P4DE, "results.log").splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
-    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
-    assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
-    runs = NCCL_TESTS.read(lines_of("one_rank_jobs.txt"), UserInput()).runs
-    assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
-    assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
-    assert list(runs[0].doubts) == [SingleRankTable(), InterleavedJobs(2)]
+    assert notes.NotInOutput(notes.MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
+    assert runs[1].doubts == [notes.RepeatedCases(2, has_header=False)]
     gather = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0"
     second_head = ["$ ./all_gather_perf -g 8", HEAD[0].replace("iters: 20", "iters: 50"), *DEVICES]
     runs = NCCL_TESTS.read([*HEAD, PROGRAM, LINE, "# Avg bus bandwidth    : 235", *second_head, gather], UserInput()).runs
@@ -86,26 +67,9 @@ def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
     ]  # fmt: skip
 
 
-def test_the_columns_of_per_iteration_timing():
-    run = only(lines_of("nccl_tests_2_19_per_iteration.txt"))
-    row = run.rows[0]
-    assert (run.version, run.program, run.facts["library"], row.ranks, row.nodes) == ("2.19.6", "all_gather_perf", "2.29.7", 8, 2)
-    assert (row.time_s.p50, row.time_s.min, row.time_s.p99, row.time_s.max) == pytest.approx((50e-6, 48.1e-6, 60.2e-6, 61.3e-6))
-    assert (row.time_s.p95, row.time_s.ci_low) == (None, None)
-    assert [(row.in_place, row.wrong) for row in run.rows] == [(False, 0), (True, 0), (False, 2), (True, None)]
-    assert run.doubts == [OutOfBoundsValues(1)]
-    assert list(run.hosts) == ["node01"] * 4 + ["node02"] * 4
-
-
-def test_rccl_tests_is_another_library_on_another_device():
-    run = only(lines_of("rccl_tests.txt"))
-    assert (run.tool, run.version, peak(run)) == ("rccl-tests", "develop:83d38d9", 218.8)
-    assert {(row.backend, row.device, row.wrong) for row in run.rows} == {("rccl", "rocm", 0)}
-
-
 @pytest.mark.parametrize("before", ["3: ", "[1,0]<stdout>:", "node01: "])
 def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before):
-    run = only([f"{before}{line}" for line in lines_of("rccl_tests.txt")])
+    run = only([f"{before}{line}" for line in (SAMPLES / "rccl_tests.txt").read_text().splitlines()])
     assert (run.tool, run.version, {row.backend for row in run.rows}) == ("rccl-tests", "develop:83d38d9", {"rccl"})
 
 
@@ -116,7 +80,7 @@ def test_ranks_that_the_bandwidths_contradict_are_refused_or_doubted():
         NCCL_TESTS.read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
     run = only([*HEAD[:5], PROGRAM, LINE])
     assert run.rows[0].ranks == 4
-    assert run.doubts == [RankMismatch("busbw / algbw", 4, "allreduce", 8, 8)]
+    assert run.doubts == [notes.RankMismatch("busbw / algbw", 4, "allreduce", 8, 8)]
     apart = LINE.replace("235.03", "134.30")
     with pytest.raises(UsageError, match="busbw / algbw"):
         NCCL_TESTS.read([PROGRAM, apart], NOTHING)
@@ -126,7 +90,7 @@ def test_ranks_that_the_bandwidths_contradict_are_refused_or_doubted():
         NCCL_TESTS.read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert only(["mpirun -np 2 ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
     assert only([*HEAD, PROGRAM, LINE.replace("63896", "53896").replace("63959", "53959")]).doubts == [
-        RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
+        notes.RateMismatch("134.44", 8589934592, pytest.approx(159.38, abs=0.01), 11)
     ]
 
 
@@ -135,7 +99,7 @@ def test_ranks_fill_tables_that_allow_them_and_a_table_of_unknown_ranks_is_skipp
     reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
     assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
     assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
-    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
+    assert notes.NotInOutput(notes.MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
     assert {row.flags for run in reading.runs for row in run.rows} == {("imported",)}
     reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert [run.rows[0].ranks for run in reading.runs] == [8]
@@ -143,14 +107,11 @@ def test_ranks_fill_tables_that_allow_them_and_a_table_of_unknown_ranks_is_skipp
     assert skipped.line == 5 and "allows 12 to 18" in skipped.reason
 
 
-@pytest.mark.parametrize(
-    ("program", "operation"),
-    [
-        ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"), ("broadcast", "broadcast"),
-        ("reduce", "reduce"), ("alltoall", "alltoall"), ("alltoallv", "alltoallv"), ("gather", "gather"), ("scatter", "scatter"),
-        ("sendrecv", "sendrecv"), ("hypercube", "hypercube"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("program", "operation"), [
+    ("all_reduce", "allreduce"), ("all_gather", "allgather"), ("reduce_scatter", "reducescatter"), ("broadcast", "broadcast"),
+    ("reduce", "reduce"), ("alltoall", "alltoall"), ("alltoallv", "alltoallv"), ("gather", "gather"), ("scatter", "scatter"),
+    ("sendrecv", "sendrecv"), ("hypercube", "hypercube"),
+])  # fmt: skip
 @pytest.mark.parametrize("suffix", ["", "_mpi", "_mpi_cuda12"])
 def test_a_programs_name_may_have_any_suffix(program, operation, suffix):
     line = "  8388608  262144  float  none  -1  100.0  83.89  73.40  0  100.0  83.89  73.40  0"
@@ -187,7 +148,7 @@ def test_devices_and_columns_without_their_head_are_read():
     run = only([*bare[1:], LINE.removesuffix("0") + "2", " Out of bounds values : 2 FAILED"])
     assert (run.rows[0].ranks, list(run.hosts)) == (8, ["node01"] * 8)
     assert [row.flags for row in run.rows] == [("imported",), ("imported", "wrong_data")]
-    assert run.doubts == [OutOfBoundsValues(2)]
+    assert run.doubts == [notes.OutOfBoundsValues(2)]
     old = LINE.replace("      0    63959", "  2e-01    63959").removesuffix("0") + "1e+00"
     assert [(row.wrong, row.checked) for row in only([*HEAD, old]).rows] == [(None, 0), (None, 0)]
     assert only([*HEAD, GATHERED], UserInput(file="nccl_AllToAll-8.log")).rows[0].operation == "alltoall"
@@ -207,7 +168,7 @@ def test_graphs_and_what_the_log_reports_of_the_start_are_kept():
     run = only(log)
     assert (run.rows[0].ranks, run.facts["library"]) == (8, "2.99.1+cuda12.9")
     assert run.facts["environment"] == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
-    assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
+    assert notes.NotInOutput(notes.MissingItem.DEVICES, source="the number of ranks is from the launcher's command") in run.missing
     graph = only([HEAD[0].replace("graph: 0", "graph: 1"), *DEVICES, PROGRAM, LINE])
     blocking = only([HEAD[0], "# Blocking Enabled: wait and barrier after each inner iteration (-m) ", *DEVICES, PROGRAM, LINE])
     assert graph.rows[0].mode == "graph"
@@ -243,19 +204,14 @@ def test_nccls_own_table_is_kept_without_what_it_does_not_use():
     assert only([*table, *HEAD, PROGRAM, LINE]).facts["nccl_tuning"] == used
 
 
-@pytest.mark.parametrize(
-    ("lines", "given_", "sentence"),
-    [
-        ([PROGRAM, LINE], UserInput(operation="allgather"), "the table at line 2 has allreduce, not --operation allgather"),
-        ([*HEAD, PROGRAM, LINE], UserInput(ranks=4), "the table at line 11 has 8 ranks, not --ranks 4"),
-        ([*HEAD, GATHERED], NOTHING, "the operation is unknown (allgather, alltoall, alltoallv, hypercube)"),
-        ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "the number of ranks is unknown"),
-        ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18): the number of ranks is unknown"),
-        ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "CPU times"),
-        (["# collbench version 0.9, text as nccl-tests 2.19 writes it", LINE], UserInput(), "line 1 is output of collbench"),
-        (["node:1:2 [0] NCCL INFO Bootstrap"], UserInput(), "no line of nccl-tests' table"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "given_", "sentence"), [
+    ([PROGRAM, LINE], UserInput(operation="allgather"), "the table at line 2 has allreduce, not --operation allgather"),
+    ([*HEAD, PROGRAM, LINE], UserInput(ranks=4), "the table at line 11 has 8 ranks, not --ranks 4"),
+    ([*HEAD, GATHERED], NOTHING, "the operation is unknown (allgather, alltoall, alltoallv, hypercube)"),
+    ([BROADCAST, f"{SMALL} 0.41  0.41  0"], NOTHING, "the number of ranks is unknown"),
+    ([PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING, "(busbw / algbw allows 12 to 18): the number of ranks is unknown"),
+    ([*HEAD, COLUMNS.replace("  time", "cputime"), PROGRAM, LINE], NOTHING, "CPU times"),
+])  # fmt: skip
 def test_what_only_the_user_can_show_is_one_sentence(lines, given_, sentence):
     with pytest.raises(UsageError) as said:
         NCCL_TESTS.read(lines, given_)
@@ -269,7 +225,7 @@ def test_sizes_are_what_the_others_had_and_repeated_ones_are_left_out():
     small = "  128  4  float  none  -1  10.00  0.01  0.01  0"
     run = only([*HEAD, "# Collective test starting: all_gather_perf", small, small, small.replace("128  4", "256  8")])
     assert [row.size_bytes for row in run.rows] == [128, 256]
-    assert SkippedLines(1, SkippedReason.SIZE_REPEATED) in run.missing
+    assert notes.SkippedLines(1, notes.SkippedReason.SIZE_REPEATED) in run.missing
     # An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements.
     assert [len(run.rows) for run in NCCL_TESTS.read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
     gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
@@ -283,27 +239,19 @@ def test_a_tag_that_a_launcher_repeats_inside_a_line(tag):
     assert len(only([*(f"{tag}{line}" for line in (*HEAD, PROGRAM)), pieces]).rows) == 2
 
 
-@pytest.mark.parametrize(
-    ("printed", "mode"),
-    [
-        ("wait and barrier after each inner iteration (-m)", "isolated"),
-        ("wait and no barrier after each inner iteration (-m)", "isolated"),
-        ("wait and barrier after each outer iteration (-n)", "pipelined"),
-        (None, "pipelined"),
-    ],
-)
+@pytest.mark.parametrize(("printed", "mode"), [
+    ("wait and barrier after each inner iteration (-m)", "isolated"), ("wait and no barrier after each inner iteration (-m)", "isolated"),
+    ("wait and barrier after each outer iteration (-n)", "pipelined"), (None, "pipelined"),
+])  # fmt: skip
 def test_the_mode_of_each_way_of_blocking(printed, mode):
     blocking = [] if printed is None else [f"# Blocking Enabled: {printed} "]
     assert {row.mode for row in only([HEAD[0], *blocking, *DEVICES, PROGRAM, LINE]).rows} == {mode}
 
 
-@pytest.mark.parametrize(
-    ("title", "foot", "text", "wrong"),
-    [
-        (" error", "# Out of bounds values : 0 OK", "1e-07", 0), (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
-        (" error", "#", "1e-07", None), ("#wrong", "#", "0", 0), ("#wrong", "#", "5", 5), ("#wrong", "#", "N/A", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("title", "foot", "text", "wrong"), [
+    (" error", "# Out of bounds values : 0 OK", "1e-07", 0), (" error", "# Out of bounds values : 3 FAILED", "1e-07", None),
+    (" error", "#", "1e-07", None), ("#wrong", "#", "0", 0), ("#wrong", "#", "5", 5), ("#wrong", "#", "N/A", None),
+])  # fmt: skip
 def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title, foot, text, wrong):
     lines = [*HEAD, COLUMNS.replace("#wrong", title), PROGRAM, LINE.replace("      0", f"  {text}"), foot]
     assert {row.wrong for row in only(lines).rows if row.na is None} == {wrong}
@@ -318,50 +266,25 @@ def test_wrong_data_that_no_column_shows_is_of_a_case_without_a_size():
 def test_without_validation_nothing_was_compared_whatever_the_column_shows():
     run = only([HEAD[0].replace("validation: 1", "validation: 0"), *DEVICES, COLUMNS, PROGRAM, LINE])
     assert [(row.wrong, row.checked) for row in run.rows] == [(None, 0), (None, 0)]
-    assert NotInOutput(MissingItem.VERIFICATION) in run.missing
+    assert notes.NotInOutput(notes.MissingItem.VERIFICATION) in run.missing
 
 
 # The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.
 
 
-def of_json(**changes):
-    document = json.loads(TEXT) | changes
-    runs = NCCL_TESTS_JSON.read(json.dumps(document).splitlines(), UserInput()).runs
-    assert len(runs) == 1
-    return runs[0]
-
-
-def config(**changes):
-    return {"config": json.loads(TEXT)["config"] | changes}
-
-
-def test_what_the_json_reports():
-    run = of_json()
-    assert NCCL_TESTS_JSON.knows(TEXT.splitlines())
-    assert (run.tool, run.program, run.facts["library"]) == ("nccl-tests", "all_reduce_perf", "2.29.7")
-    assert list(run.hosts) == ["node01", "node01"]
-    assert run.statistic == "the mean over 20 iterations, the most of the ranks"
-    assert run.facts["environment"] == {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "77"}
-    assert run.facts["devices"][1] == {"rank": 1, "host": "node01", "device": 1, "gpu": "0000:3b:00", "name": "NVIDIA H100 80GB HBM3"}
-    first, second = of_json().rows
-    assert (first.in_place, first.mode, first.ranks, first.nodes, first.wrong) == (False, "graph", 2, 1, 0)
-    assert (first.time_s.p50, first.time_s.min, first.time_s.p95, first.time_s.max) == pytest.approx((40e-6, 38e-6, 50e-6, 55e-6))
-    assert (second.in_place, second.wrong, second.time_s.min) == (True, 3, None)
-    assert second.busbw_bytes_per_s == pytest.approx(29.959e9, rel=1e-4)
-    run = of_json(**config(blocking_collectives="true", graph=0), args=["all_reduce_perf", "--blocking=2"])
+def test_the_json_reports_that_each_call_was_waited_for():
+    document = json.loads(TEXT)
+    document["config"] |= {"blocking_collectives": "true", "graph": 0}
+    document["args"] = ["all_reduce_perf", "--blocking=2"]
+    (run,) = NCCL_TESTS_JSON.read(json.dumps(document).splitlines(), NOTHING).runs
     assert run.rows[0].mode == "isolated"
     assert run.statistic == "the mean over 20 iterations, waited for after each, averaged over the ranks"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (TEXT[:900], "the program was stopped"),
-        (json.dumps(json.loads(TEXT) | {"version": 4}), "unknown version 4"),
-        (json.dumps(json.loads(TEXT) | {"results": []}), "no results"),
-        (TEXT.replace('"time"', '"cpu_time"'), "CPU times"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    (TEXT[:900], "the program was stopped"), (json.dumps(json.loads(TEXT) | {"version": 4}), "unknown version 4"),
+    (json.dumps(json.loads(TEXT) | {"results": []}), "no results"), (TEXT.replace('"time"', '"cpu_time"'), "CPU times"),
+])  # fmt: skip
 def test_json_that_cannot_be_read_is_one_sentence(text, sentence):
     with pytest.raises(UsageError) as said:
         NCCL_TESTS_JSON.read(text.splitlines(), UserInput())

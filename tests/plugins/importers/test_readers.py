@@ -129,13 +129,10 @@ def rows_of(reader, lines):
     return [(run.program, row.operation, row.size_bytes, row.ranks, row.time_s, row.wrong) for run in tables for row in run.rows]
 
 
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("osu", "# OSU MPI Latency Test v7.4"), ("imb", "# Benchmarking PingPong"), ("perftest", "   Send BW Test"),
-        ("gloo", "  BENCHMARK RESULTS"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "head"), [
+    ("osu", "# OSU MPI Latency Test v7.4"), ("imb", "# Benchmarking PingPong"), ("perftest", "   Send BW Test"),
+    ("gloo", "  BENCHMARK RESULTS"),
+])  # fmt: skip
 def test_a_head_without_figures_is_no_run(name, head):
     with pytest.raises(UsageError, match="no results of"):
         BY_NAME[name].read([head], UserInput(ranks=2))
@@ -152,25 +149,15 @@ def test_every_reader_has_a_sample_and_is_in_the_docs():
 # A log may have a line of many megabytes of repeated text: no reader takes quadratic time for it.
 
 _AGAIN = {
-    "gloo": ("Options: ", "a"),
-    "osu": ("# Send Buffer on ", "a"),
-    "param": ("", "collective=pt2pt src_ranks=[1, 1], "),
-    "imb": ("# Group 1:", " 1"),
-    "rccl-tests-file": ("size,type,redop,inplace,time,algbw,busbw,#wrong\n", ",1"),
-    "perftest": ('"test_info" : {\n', " "),
-    "nccl-tests": ("", " "),
-    "nccl-tests-json": ("{", "["),
-    "nccl-inspector": ('{"coll_perf":', "{"),
-    "nvbandwidth": ("Running a.\nmemcpy CE GPU(row)\n", " 1"),
-    "nvbandwidth-json": ('"nvbandwidth":{', "["),
-    "all-reduce-bench": ("| 1KiB | 1GBps |", " "),
-    "deepep": ("[tuning] Best dispatch: ", " GB/s"),
-    "fi-pingpong": ("fi_a ", " -p"),
-    "ucx-perftest": ("| Test: ", " a"),
-    "mpigraph": ("START mpiGraph\n", "a:"),
-    "gpcnet": ("Network Tests v1.3\n| Isolated Network Tests |\n|", " |"),
+    "gloo": ("Options: ", "a"), "osu": ("# Send Buffer on ", "a"), "param": ("", "collective=pt2pt src_ranks=[1, 1], "),
+    "imb": ("# Group 1:", " 1"), "rccl-tests-file": ("size,type,redop,inplace,time,algbw,busbw,#wrong\n", ",1"),
+    "perftest": ('"test_info" : {\n', " "), "nccl-tests": ("", " "), "nccl-tests-json": ("{", "["),
+    "nccl-inspector": ('{"coll_perf":', "{"), "nvbandwidth": ("Running a.\nmemcpy CE GPU(row)\n", " 1"),
+    "nvbandwidth-json": ('"nvbandwidth":{', "["), "all-reduce-bench": ("| 1KiB | 1GBps |", " "),
+    "deepep": ("[tuning] Best dispatch: ", " GB/s"), "fi-pingpong": ("fi_a ", " -p"), "ucx-perftest": ("| Test: ", " a"),
+    "mpigraph": ("START mpiGraph\n", "a:"), "gpcnet": ("Network Tests v1.3\n| Isolated Network Tests |\n|", " |"),
     "log": ("----- collbench: rows begin -----\n{", "["),
-}
+}  # fmt: skip
 _MORE = (
     ("deepep", "", "[rank 1] Dispatch bandwidth: "), ("deepep", " EP:", " - EP:"), ("nccl-tests", "", "[1,0]<stdout>:"),
     ("nccl-tests", "mpirun ", "-x A="), ("osu", "[0]", " [0]"), ("param", "", "backend: a nw-stack: "),
@@ -188,19 +175,14 @@ def test_a_line_that_repeats_itself(name, before, again):
         reader.read(lines, UserInput(ranks=2, operation="allreduce"))
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("param", "collective=pt2pt x src_ranks=[1 2, 3], dst_ranks=[" + "9" * 5000 + "]"),
-        ("osu", "# [ pairs: 2 ] [ window size: ² ]"),
-        ("imb", "# Group 1: " + "9" * 5000),
-    ],
-)
+@pytest.mark.parametrize(("name", "line"), [
+    ("param", "collective=pt2pt x src_ranks=[1 2, 3], dst_ranks=[" + "9" * 5000 + "]"), ("osu", "# [ pairs: 2 ] [ window size: ² ]"),
+    ("imb", "# Group 1: " + "9" * 5000),
+])  # fmt: skip
 def test_numbers_that_python_does_not_take_are_none(name, line):
+    lines = ["# OSU MPI Multiple Bandwidth / Message Rate Test v7.4", "#  size", line]
     with pytest.raises(UsageError):
-        BY_NAME[name].read(
-            ["# OSU MPI Multiple Bandwidth / Message Rate Test v7.4", "#  size", line], UserInput(ranks=2, operation="allreduce")
-        )
+        BY_NAME[name].read(lines, UserInput(ranks=2, operation="allreduce"))
 
 
 def test_a_root_with_two_signs_is_none():
@@ -208,18 +190,10 @@ def test_a_root_with_two_signs_is_none():
     assert [row.root for row in run.rows] == [None]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        TEXT.encode(),
-        TEXT.replace("\n", "\r\n").encode(),
-        codecs.BOM_UTF8 + TEXT.encode(),
-        TEXT.encode("utf-16"),
-        codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"),
-        f"\x1b[1;32m# OSU\x1b[0m{TEXT[5:]}\x1b[K".encode(),
-    ],
-    ids=["plain", "of Windows", "with a mark", "of PowerShell", "big-endian", "coloured"],
-)
+@pytest.mark.parametrize("data", [
+    TEXT.encode(), TEXT.replace("\n", "\r\n").encode(), codecs.BOM_UTF8 + TEXT.encode(), TEXT.encode("utf-16"),
+    codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"), f"\x1b[1;32m# OSU\x1b[0m{TEXT[5:]}\x1b[K".encode(),
+], ids=["plain", "of Windows", "with a mark", "of PowerShell", "big-endian", "coloured"])  # fmt: skip
 def test_the_lines_are_the_same(data):
     assert [line for line in lines_of(data) if line] == LINES
 

@@ -6,26 +6,16 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
+from collbench.plugins.importers import rows
 from collbench.plugins.importers.importer import Contradiction, UserInput
 from collbench.plugins.importers.notes import RateMismatch
-from collbench.plugins.importers.rows import (
-    JobExtent,
-    PrintedRates,
-    RankRange,
-    is_size,
-    is_time,
-    operation_named,
-    rank_range,
-    ranks_and_nodes,
-    rate_mismatch,
-    with_digits,
-)
+from collbench.plugins.importers.rows import JobExtent, RankRange, rank_range, with_digits
 
 
 def printed(algbw, busbw):
     pairs = with_digits(algbw), with_digits(busbw)
     assert pairs[0] and pairs[1]
-    return PrintedRates(pairs[0], pairs[1])
+    return rows.PrintedRates(pairs[0], pairs[1])
 
 
 @pytest.mark.parametrize(
@@ -40,13 +30,10 @@ def test_what_is_no_number_has_no_digits(text):
     assert with_digits(text) is None
 
 
-@pytest.mark.parametrize(
-    ("operation", "algbw", "busbw", "ranks"),
-    [
-        ("allreduce", "134.44", "235.26", 8), ("allreduce", "259.78", "487.09", 16),
-        ("allgather", "255.31", "223.39", 8), ("alltoall", "20.00", "10.00", 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "algbw", "busbw", "ranks"), [
+    ("allreduce", "134.44", "235.26", 8), ("allreduce", "259.78", "487.09", 16), ("allgather", "255.31", "223.39", 8),
+    ("alltoall", "20.00", "10.00", 2),
+])  # fmt: skip
 def test_the_factor_shows_the_ranks(operation, algbw, busbw, ranks):
     found = rank_range(operations()[operation], [printed(algbw, busbw)])
     assert found.only == ranks
@@ -75,35 +62,28 @@ def test_the_true_number_is_always_within(ranks, algbw, name):
 
 
 def test_algbw_is_size_over_time_and_both_must_be_possible():
-    assert rate_mismatch(8589934592, "134.44", "63896") is None
-    assert rate_mismatch(8589934592, "135.00", "63896") == RateMismatch("135.00", 8589934592, pytest.approx(134.44, abs=0.01))
-    assert rate_mismatch(8, "0.00", "0.00") is None
-    assert is_time(1e-6) and not is_time(0.0) and not is_time(float("nan")) and not is_time(float("inf"))
-    assert is_size(1) and not is_size(0) and not is_size(-1)
+    assert rows.rate_mismatch(8589934592, "134.44", "63896") is None
+    assert rows.rate_mismatch(8589934592, "135.00", "63896") == RateMismatch("135.00", 8589934592, pytest.approx(134.44, abs=0.01))
+    assert rows.rate_mismatch(8, "0.00", "0.00") is None
+    assert rows.is_time(1e-6) and not rows.is_time(0.0) and not rows.is_time(float("nan")) and not rows.is_time(float("inf"))
+    assert rows.is_size(1) and not rows.is_size(0) and not rows.is_size(-1)
 
 
-@pytest.mark.parametrize(
-    ("user", "printed", "extent"),
-    [
-        ((4, None), None, JobExtent(4, None)),
-        ((None, None), 4, JobExtent(4, None)),
-        ((4, None), 4, JobExtent(4, None)),
-        ((4, None), 8, JobExtent(8, None, (Contradiction("a.log", "--ranks", "4", "8 ranks"),))),
-        ((8, None), 4, JobExtent(4, None, (Contradiction("a.log", "--ranks", "8", "4 ranks"),))),
-        ((None, 2), 4, JobExtent(4, 2)),
-        ((None, None), None, "number of ranks"),
-        ((None, 5), 4, "4 ranks .*5 nodes"),
-    ],
-)
+@pytest.mark.parametrize(("user", "printed", "extent"), [
+    ((4, None), None, JobExtent(4, None)), ((None, None), 4, JobExtent(4, None)), ((4, None), 4, JobExtent(4, None)),
+    ((4, None), 8, JobExtent(8, None, (Contradiction("a.log", "--ranks", "4", "8 ranks"),))),
+    ((8, None), 4, JobExtent(4, None, (Contradiction("a.log", "--ranks", "8", "4 ranks"),))), ((None, 2), 4, JobExtent(4, 2)),
+    ((None, None), None, "number of ranks"), ((None, 5), 4, "4 ranks .*5 nodes"),
+])  # fmt: skip
 def test_the_output_is_kept_and_the_user_fills_what_it_lacks(user, printed, extent):
     user_input = UserInput(ranks=user[0], nodes=user[1])
     if isinstance(extent, str):
         with pytest.raises(UsageError, match=extent):
-            ranks_and_nodes(user_input, printed, None, "a.log")
+            rows.ranks_and_nodes(user_input, printed, None, "a.log")
     else:
-        assert ranks_and_nodes(user_input, printed, None, "a.log") == extent
+        assert rows.ranks_and_nodes(user_input, printed, None, "a.log") == extent
 
 
 @pytest.mark.parametrize("name", ["neighbor_alltoall", "neighbor-alltoall"])
 def test_an_operation_has_two_names(name):
-    assert operation_named(name).name == "neighbor_alltoall"
+    assert rows.operation_named(name).name == "neighbor_alltoall"

@@ -1,7 +1,6 @@
 """Tables become run folders that read back; what belongs together is one, what comes again is another launch."""
 
 import pytest
-from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import ceiling_from_rate
@@ -9,15 +8,14 @@ from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
 from collbench.plugins.importers.importer import ImportedTable
-from collbench.plugins.importers.notes import MissingItem, OutOfBoundsValues, lacks
-from collbench.plugins.importers.rows import Quantiles, RowKind, with_ceilings
+from collbench.plugins.importers.notes import MissingItem, lacks
+from collbench.plugins.importers.rows import RowKind, with_ceilings
 from collbench.plugins.importers.store import FileTable, Source, store, together
 from collbench.results.imported import import_notes
 from collbench.results.reader import read_run
 from tests.results.rows import make_row
 
 SOURCE = Source("run.log", 100, "ab" * 32, "nccl-tests")
-KIND = RowKind("allreduce", "nccl", "nccl", "float32", 8, 1, "the mean over 20 iterations", "cuda", "sum")
 
 
 def rows(operation="allreduce", sizes=(1024, 2048)):
@@ -28,14 +26,6 @@ def rows(operation="allreduce", sizes=(1024, 2048)):
 def table(operation="allreduce", hosts=("a", "b"), **changes):
     known = {"missing": lacks(MissingItem.SAMPLES), "doubts": [], "facts": {}} | changes
     return FileTable(SOURCE, ImportedTable("nccl-tests", "2.19.6", f"{operation}_perf", "the mean", rows(operation), hosts, **known))
-
-
-def test_a_row_has_the_tools_statistic_and_our_bandwidths_and_no_interval():
-    row = KIND.row(8 << 20, 100e-6, count=2 << 20, line=12, spread=Quantiles(min=90e-6, p99=150e-6), checked=1, wrong=0)
-    assert (row.time_s.p50, row.time_s.ci_low, row.time_s.min, row.time_s.p95, row.time_s.p99) == (100e-6, None, 90e-6, None, 150e-6)
-    assert row.algbw_bytes_per_s == pytest.approx(83.886e9, rel=1e-4)
-    assert row.busbw_bytes_per_s == pytest.approx(1.75 * 83.886e9, rel=1e-4)
-    assert (row.flags, row.n, row.evidence) == (("imported",), 0, {"statistic": "the mean over 20 iterations", "line": 12})
 
 
 def test_operations_are_one_run_and_a_table_that_comes_again_fills_the_first_run_that_lacks_it():
@@ -49,30 +39,6 @@ def test_operations_are_one_run_and_a_table_that_comes_again_fills_the_first_run
         ["allreduce", "allgather", "broadcast"], ["allreduce", "allgather", "broadcast"], ["allreduce", "allgather"],
     ]  # fmt: skip
     assert [run.operation for run in found] == ["import"] * 3
-
-
-def test_one_run_reads_back_as_it_was_put_in(tmp_path):
-    devices = [{"rank": 0, "host": "a", "device": 3, "gpu": "0000:19:00", "name": "H100"}]
-    facts = {"devices": devices, "library": "2.29.7", "iterations": 20, "environment": {"NCCL_DEBUG": "INFO"}}
-    tables = together([table(facts=facts, doubts=[OutOfBoundsValues(3)])])
-    paths = store(tables, tmp_path / "out", ["import", "run.log"], None, {"schema": 1, "machines": []})
-    run = read_run(paths[0])
-    assert (paths, run.rows, run.warnings, run.finished) == ([tmp_path / "out"], rows(), [], True)
-    assert run.info["backends"] == {"nccl": {"nccl": "2.29.7", "nccl-tests": "2.19.6"}}
-    assert (run.info["hosts"], run.info["environment"], run.info["operation"]) == (["a", "b"], {"NCCL_DEBUG": "INFO"}, "allreduce")
-    assert run.info["rank_map"] == [
-        {"rank": 0, "host": "a", "local_rank": 3, "gpu": "0000:19:00", "gpu_name": "H100"}, {"rank": 1, "host": "b"},
-    ]  # fmt: skip
-    assert run.info["imported"]["files"] == [asdict(SOURCE)]
-    assert run.info["imported"]["tables"][0]["facts"] == {"library": "2.29.7", "iterations": 20}
-    assert run.info["imported"]["missing_facts"] == [{"kind": "not_in_output", "item": "samples", "assumed": "", "source": ""}]
-    assert run.info["imported"]["doubt_facts"][0]["fact"] == {"kind": "out_of_bounds_values", "values": 3}
-    assert import_notes(run.info) == [
-        "imported from nccl-tests 2.19.6: 2 rows of allreduce_perf (run.log); a time is the mean",
-        "missing in the output: samples",
-        f"doubtful: run.log, allreduce_perf: {OutOfBoundsValues(3).render()}",
-    ]
-    assert (paths[0] / "topology.json").is_file()
 
 
 def test_several_are_launches_of_the_allocation_that_is_named(tmp_path):

@@ -28,28 +28,24 @@ def test_it_is_found_under_its_name_in_versions_from_0_7_on(monkeypatch):
         assert JaxBackend.probe() == Available(f"jax {version} over Gloo")
 
 
-@pytest.mark.parametrize(
-    ("versions", "environment", "answer"),
-    [
-        ({}, {}, NotInstalled("jax", INSTALL)),
-        ({"jax": "0.10.2"}, {}, NotInstalled("jaxlib", INSTALL)),
-        ({"jax": "0.4.38", "jaxlib": "0.4.38"}, {}, UnknownVersion("jax", "0.4.38", SUPPORTED, INSTALL)),
-        ({"jax": "1.0.0", "jaxlib": "1.0.0"}, {}, UnknownVersion("jax", "1.0.0", SUPPORTED, INSTALL)),
-        (
-            {"jax": "0.10.2", "jaxlib": "0.10.2"}, {"JAX_PLATFORMS": "cuda"},
-            Misconfigured(
-                "JAX_PLATFORMS", "is 'cuda', but collbench measures jax on CPUs with Gloo", "unset JAX_PLATFORMS, or set it to 'cpu'"
-            ),
+@pytest.mark.parametrize(("versions", "environment", "answer"), [
+    ({}, {}, NotInstalled("jax", INSTALL)), ({"jax": "0.10.2"}, {}, NotInstalled("jaxlib", INSTALL)),
+    ({"jax": "0.4.38", "jaxlib": "0.4.38"}, {}, UnknownVersion("jax", "0.4.38", SUPPORTED, INSTALL)),
+    ({"jax": "1.0.0", "jaxlib": "1.0.0"}, {}, UnknownVersion("jax", "1.0.0", SUPPORTED, INSTALL)),
+    (
+        {"jax": "0.10.2", "jaxlib": "0.10.2"}, {"JAX_PLATFORMS": "cuda"},
+        Misconfigured(
+            "JAX_PLATFORMS", "is 'cuda', but collbench measures jax on CPUs with Gloo", "unset JAX_PLATFORMS, or set it to 'cpu'"
         ),
-        (
-            {"jax": "0.10.2", "jaxlib": "0.10.2"}, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"},
-            Misconfigured(
-                "JAX_CPU_COLLECTIVES_IMPLEMENTATION", "is 'mpi', but collbench measures jax on CPUs with Gloo",
-                "unset JAX_CPU_COLLECTIVES_IMPLEMENTATION, or set it to 'gloo'",
-            ),
+    ),
+    (
+        {"jax": "0.10.2", "jaxlib": "0.10.2"}, {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"},
+        Misconfigured(
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION", "is 'mpi', but collbench measures jax on CPUs with Gloo",
+            "unset JAX_CPU_COLLECTIVES_IMPLEMENTATION, or set it to 'gloo'",
         ),
-    ],
-)  # fmt: skip
+    ),
+])  # fmt: skip
 def test_why_it_is_not_available(monkeypatch, versions, environment, answer):
     there(monkeypatch, versions, environment)
     assert JaxBackend.probe() == Unavailable.because(answer)
@@ -127,9 +123,8 @@ def test_a_broken_jax_is_one_sentence_and_exit_code_2(tmp_path):
     for package in ("jax", "jaxlib"):
         (folder / f"{package}-0.10.2.dist-info").mkdir()
         (folder / f"{package}-0.10.2.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.10.2\n")
-    done = run(
-        tmp_path, "allreduce", "--backend", "jax", "--ranks", "1", "--sizes", "8", env={"PYTHONPATH": ":".join([str(folder), *sys.path])}
-    )
+    path = {"PYTHONPATH": ":".join([str(folder), *sys.path])}
+    done = run(tmp_path, "allreduce", "--backend", "jax", "--ranks", "1", "--sizes", "8", env=path)
     why = "RuntimeError: jaxlib is version 0.4, but this jax needs 0.10"
     assert one_sentence(done).startswith(f"jax 0.10.2 is installed, but its import fails ({why}): pip install --force-reinstall")
 

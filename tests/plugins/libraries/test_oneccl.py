@@ -90,13 +90,6 @@ def test_a_missing_wheel_is_named_with_the_remedy(monkeypatch):
     assert fact_of_probe() == NotInstalled("oneccl-cpu", library.INSTALL)
 
 
-def test_a_folder_without_the_library_is_named(prefix):
-    (prefix / "lib" / library.NAME).unlink()
-    fact = fact_of_probe()
-    assert isinstance(fact, LibraryNotFound)
-    assert str(prefix / "lib" / library.NAME) in fact.error
-
-
 def test_a_library_that_does_not_load_is_named_with_what_it_lacks(prefix):
     other, own = prefix / "libmade_up_ccl.so.2", prefix / "lib" / library.NAME
     line = ["cc", "-shared", "-x", "c", os.devnull, "-x", "none"]
@@ -109,9 +102,13 @@ def test_a_library_that_does_not_load_is_named_with_what_it_lacks(prefix):
     assert fact.error.startswith(f"{other.name}: cannot open shared object file")
 
 
-def test_missing_headers_are_named(prefix):
+def test_missing_headers_and_a_missing_library_are_named(prefix):
     (prefix / "include/oneapi/ccl.hpp").unlink()
     assert fact_of_probe() == NotInstalled("oneccl-cpu-devel", library.INSTALL, f"the oneCCL of {library.CHOSEN}")
+    (prefix / "lib" / library.NAME).unlink()
+    fact = fact_of_probe()
+    assert isinstance(fact, LibraryNotFound)
+    assert str(prefix / "lib" / library.NAME) in fact.error
 
 
 def test_unknown_transports_and_headers_that_do_not_compile(prefix, monkeypatch):

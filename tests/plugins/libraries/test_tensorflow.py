@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collbench.addresses import free_port
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
@@ -89,13 +89,11 @@ def test_what_it_cannot_do(operation, case, reason):
 
 @pytest.mark.system
 def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tmp_path):
-    package = tmp_path / "broken" / "tensorflow"
+    package, record = tmp_path / "broken/tensorflow", tmp_path / "broken/tensorflow-2.21.0.dist-info"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ValueError('libtensorflow_cc.so.2: undefined symbol')\n")
-    (tmp_path / "broken" / "tensorflow-2.21.0.dist-info").mkdir()
-    (tmp_path / "broken" / "tensorflow-2.21.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n"
-    )
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
     path = {"PYTHONPATH": f"{tmp_path / 'broken'}:{':'.join(sys.path)}"}
     done = run(tmp_path, "allreduce", "--backend", "tensorflow", "--ranks", "1", "--sizes", "8", env=path)
     assert done.returncode == 2
@@ -219,16 +217,9 @@ def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
 WORKER = Path(__file__).with_name("multi_worker.py")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @pytest.mark.long
 def test_multi_worker_mirrored_sums_the_gradients_of_data_parallel(tmp_path: Path) -> None:
-    python, ports = environment_of("tensorflow"), [str(free_port()) for _ in range(2)]
+    python, ports = environment_of("tensorflow"), [str(free_port("127.0.0.1")) for _ in range(2)]
     lines = [["timeout", "--kill-after=5", "110", python, str(WORKER), str(index), *ports] for index in range(2)]
     workers = [subprocess.Popen(line, env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, text=True) for line in lines]
     found = [json.loads(worker.communicate()[0]) for worker in workers]
@@ -244,7 +235,7 @@ def test_multi_worker_mirrored_sums_the_gradients_of_data_parallel(tmp_path: Pat
 
 @pytest.mark.long
 def test_parameter_server_strategy_pulls_the_model_and_pushes_gradients_of_parameter_server(tmp_path: Path) -> None:
-    python, ports = environment_of("tensorflow"), [str(free_port()) for _ in range(4)]
+    python, ports = environment_of("tensorflow"), [str(free_port("127.0.0.1")) for _ in range(4)]
     start = ["timeout", "--kill-after=5", "110", python, str(WORKER.with_name("parameter_server.py"))]
     tasks = [("ps", "0"), ("worker", "0"), ("worker", "1")]
     servers = [subprocess.Popen([*start, *task, *ports], env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL) for task in tasks]

@@ -43,20 +43,19 @@ def test_it_is_found_under_its_name_with_each_operation_of_mpi_but_scans_and_mes
     assert others >= {"scan", "exscan", "scatter", "sendrecv"}
 
 
-def test_a_missing_library_is_named_with_the_remedy(monkeypatch):
-    monkeypatch.setenv(ucc.CHOSEN, "/nowhere/libucc.so.1")
+def fact_of_probe(monkeypatch, path):
+    monkeypatch.setenv(ucc.CHOSEN, str(path))
     found = UccBackend.probe()
     assert isinstance(found, Unavailable)
-    assert isinstance(found.fact, LibraryNotFound)
-    assert found.fact.library == "UCC"
+    return found.fact
 
 
-def test_another_library_is_refused(monkeypatch):
-    other = str(next((ROOT / "collbench/native").glob("_loop*.so")))
-    monkeypatch.setenv(ucc.CHOSEN, other)
-    found = UccBackend.probe()
-    assert isinstance(found, Unavailable)
-    assert isinstance(found.fact, WrongBuild)
+def test_a_missing_library_is_named_and_another_one_refused(monkeypatch):
+    missing = fact_of_probe(monkeypatch, "/nowhere/libucc.so.1")
+    assert isinstance(missing, LibraryNotFound)
+    assert missing.library == "UCC"
+    other = next((ROOT / "collbench/native").glob("_loop*.so"))
+    assert isinstance(fact_of_probe(monkeypatch, other), WrongBuild)
 
 
 # Broken installations: a made-up libucc.so.1, which has the functions that the check calls, and layers that load or do not.
@@ -80,11 +79,6 @@ def made_up_ucc(folder: Path, major: int = 1, **layers: str) -> str:
     return str(folder / "libucc.so.1")
 
 
-def probed(monkeypatch, path: str):
-    monkeypatch.setenv(ucc.CHOSEN, path)
-    return UccBackend.probe()
-
-
 with_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 WHOLE = {"cl_basic": LOADS, "mc_cpu": LOADS, "ec_cpu": LOADS, "tl_ucp": LOADS}
 
@@ -92,16 +86,16 @@ WHOLE = {"cl_basic": LOADS, "mc_cpu": LOADS, "ec_cpu": LOADS, "tl_ucp": LOADS}
 @pytest.mark.system
 @with_compiler
 def test_a_library_with_its_layers_is_available(tmp_path, monkeypatch):
-    assert probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE)) == Available("UCC 1.4.0")
+    monkeypatch.setenv(ucc.CHOSEN, made_up_ucc(tmp_path, **WHOLE))
+    assert UccBackend.probe() == Available("UCC 1.4.0")
 
 
 @pytest.mark.system
 @with_compiler
 def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
-    found = probed(monkeypatch, made_up_ucc(tmp_path, **{name: text for name, text in WHOLE.items() if name != "tl_ucp"}))
-    assert isinstance(found, Unavailable)
-    assert isinstance(found.fact, WrongBuild)
-    assert (found.fact.version, "tl_ucp" in found.fact.defect) == ("1.4.0", True)
+    fact = fact_of_probe(monkeypatch, made_up_ucc(tmp_path, **{name: text for name, text in WHOLE.items() if name != "tl_ucp"}))
+    assert isinstance(fact, WrongBuild)
+    assert (fact.version, "tl_ucp" in fact.defect) == ("1.4.0", True)
 
 
 @pytest.mark.system
@@ -110,19 +104,16 @@ def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
     (NEEDS_OTHER_UCX, "undefined symbol: ucp_of_a_newer_ucx"), (CRASHES, "ends with code -6"),
 ], ids=["needs another UCX", "crashes"])  # fmt: skip
 def test_a_layer_for_another_ucx_does_not_load(tmp_path, monkeypatch, layer, why):
-    found = probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE | {"tl_ucp": layer}))
-    assert isinstance(found, Unavailable)
-    assert isinstance(found.fact, DoesNotLoad)
-    assert found.fact.error.endswith(why)
-    assert "LD_LIBRARY_PATH" in found.remedy
+    fact = fact_of_probe(monkeypatch, made_up_ucc(tmp_path, **WHOLE | {"tl_ucp": layer}))
+    assert isinstance(fact, DoesNotLoad)
+    assert fact.error.endswith(why)
+    assert "LD_LIBRARY_PATH" in fact.remedy()
 
 
 @pytest.mark.system
 @with_compiler
 def test_another_major_version_is_not_supported(tmp_path, monkeypatch):
-    found = probed(monkeypatch, made_up_ucc(tmp_path, 2, **WHOLE))
-    assert isinstance(found, Unavailable)
-    assert isinstance(found.fact, UnknownVersion)
+    assert isinstance(fact_of_probe(monkeypatch, made_up_ucc(tmp_path, 2, **WHOLE)), UnknownVersion)
 
 
 # UCC's log: lines of 1.8.0.
@@ -220,13 +211,10 @@ class Steps:
         return getattr(native_library(), f"collbench_request_{name}")(*words)
 
 
-def test_a_call_makes_starts_awaits_and_frees_a_request():
+def test_a_call_makes_starts_awaits_and_frees_a_request_also_if_it_is_started_and_then_awaited():
     steps = Steps()
     assert steps.run("call") == 0
     assert steps.calls == ["init", "post", "progress", "progress", "finalize"]
-
-
-def test_started_then_awaited():
     steps = Steps()
     assert (steps.run("start"), steps.calls) == (0, ["init", "post"])
     assert (steps.run("finish"), steps.calls[2:]) == (0, ["progress", "progress", "finalize"])
@@ -257,33 +245,19 @@ def test_the_declarations_are_those_of_the_header(tmp_path):
     sizes = {"ucc_lib_params_t": ucc.LibraryParameters, "ucc_context_params_t": ucc.ContextParameters, "ucc_oob_coll_t": ucc.OutOfBand}
     sizes |= {"ucc_team_params_t": ucc.TeamParameters, "ucc_ep_map_t": ucc.EndpointMap, "ucc_coll_args_t": ucc.CollectiveArguments}
     numbers = {f"sizeof({name})": ctypes.sizeof(kind) for name, kind in sizes.items()}
-    numbers |= {
-        f"offsetof(ucc_coll_args_t, {name})": getattr(ucc.CollectiveArguments, name).offset
-        for name in ("src", "dst", "op", "flags", "root")
-    }
+    fields = ("src", "dst", "op", "flags", "root")
+    numbers |= {f"offsetof(ucc_coll_args_t, {name})": getattr(ucc.CollectiveArguments, name).offset for name in fields}
     numbers |= {f"offsetof(ucc_team_params_t, {name})": getattr(ucc.TeamParameters, name).offset for name in ("ep", "oob", "ep_map")}
     numbers |= {f"UCC_COLL_TYPE_{name}": number for name, number in ucc.COLLECTIVES.items()}
     numbers |= {f"UCC_DT_{name.upper()}": number for name, number in ucc.DATATYPES.items()}
     numbers |= {f"UCC_OP_{name.upper()}": number for name, number in ucc.REDOPS.items()}
     numbers |= {
-        "UCC_MEMORY_TYPE_HOST": ucc.HOST,
-        "UCC_INPROGRESS": ucc.IN_PROGRESS,
-        "UCC_EP_MAP_ARRAY": ucc.BY_ARRAY,
-        "UCC_THREAD_SINGLE": 0,
-    }
-    numbers |= {"UCC_COLL_ARGS_FLAG_IN_PLACE": ucc.IN_PLACE, "UCC_COLL_ARGS_FLAG_PERSISTENT": ucc.PERSISTENT}
-    numbers |= {"UCC_COLL_ARGS_FLAG_COUNT_64BIT": ucc.COUNT_64, "UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT": ucc.DISPLACEMENTS_64}
-    numbers |= {
-        "UCC_TEAM_PARAM_FIELD_EP_MAP": ucc.TEAM_MAP,
-        "UCC_TEAM_PARAM_FIELD_EP_RANGE": ucc.TEAM_RANGE,
-        "UCC_TEAM_PARAM_FIELD_EP": ucc.TEAM_EP,
-    }
-    numbers |= {
-        "UCC_CONTEXT_PARAM_FIELD_OOB": ucc.CONTEXT_OOB,
-        "UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS,
-        "UCC_TEAM_PARAM_FIELD_EP": ucc.TEAM_EP,
-    }
-    numbers |= {"UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS}
+        "UCC_MEMORY_TYPE_HOST": ucc.HOST, "UCC_INPROGRESS": ucc.IN_PROGRESS, "UCC_EP_MAP_ARRAY": ucc.BY_ARRAY, "UCC_THREAD_SINGLE": 0,
+        "UCC_COLL_ARGS_FLAG_IN_PLACE": ucc.IN_PLACE, "UCC_COLL_ARGS_FLAG_PERSISTENT": ucc.PERSISTENT,
+        "UCC_COLL_ARGS_FLAG_COUNT_64BIT": ucc.COUNT_64, "UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT": ucc.DISPLACEMENTS_64,
+        "UCC_TEAM_PARAM_FIELD_EP_MAP": ucc.TEAM_MAP, "UCC_TEAM_PARAM_FIELD_EP_RANGE": ucc.TEAM_RANGE,
+        "UCC_TEAM_PARAM_FIELD_EP": ucc.TEAM_EP, "UCC_CONTEXT_PARAM_FIELD_OOB": ucc.CONTEXT_OOB, "UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS,
+    }  # fmt: skip
     checks = "\n".join(f'_Static_assert(({name}) == {number}, "{name}");' for name, number in numbers.items())
     source = tmp_path / "check.c"
     source.write_text(f"#include <stddef.h>\n#include <ucc/api/ucc.h>\n{checks}\n")

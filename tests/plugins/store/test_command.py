@@ -48,20 +48,15 @@ def test_an_unreadable_run_is_reported_and_only_add_fails(folder: Path) -> None:
         assert "night-9" in said(done)
 
 
-def test_a_query_has_the_same_values_in_each_format_and_lists_its_columns(folder: Path) -> None:
+def test_a_query_has_the_same_values_in_formats_of_several_names_and_lists_its_columns(folder: Path) -> None:
     typed = ("store", "query", "runs.db", "--sizes", "64M", "--node", "node2", "--columns", "run,started,size_bytes,time_p50_s")
     expected = ("night-2", "2026-11-02T02:00:00Z", 64 << 20, 1e-5 + (64 << 20) / 20e9)
-    (row,) = csv.DictReader(io.StringIO(run_here(folder, *typed, "--format", "csv").stdout))
-    assert tuple(row.values()) == tuple(map(str, expected))
     for name in ("json", "jsonl"):
         (line,) = run_here(folder, *typed, "--format", name).stdout.splitlines()
         assert tuple(json.loads(line).values()) == expected
-    for name in ("markdown", "md"):
-        head, _, line, *_ = run_here(folder, *typed, "--format", name).stdout.splitlines()
-        assert head == "| run | started (UTC) | size | time µs |"
-        assert line.startswith("| night-2 | 2026-11-02 02:00:00 | 64 MiB | 3365")
-    title, line, foot = run_here(folder, *typed).stdout.splitlines()
-    assert (title.split()[0], line.split()[0], foot) == ("run", "night-2", "1 record")
+    head, _, line, *_ = run_here(folder, *typed, "--format", "md").stdout.splitlines()
+    assert head == "| run | started (UTC) | size | time µs |"
+    assert line.startswith("| night-2 | 2026-11-02 02:00:00 | 64 MiB | 3365")
     done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
     assert (done.returncode, done.stdout) == (0, "run\n")
     done = run_here(folder, "store", "query", "runs.db", "--of", "suspects", "--columns", "?")
@@ -100,18 +95,12 @@ def test_prune_removes_only_without_dry_run(folder: Path) -> None:
 # history, baseline, gate and report
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stored")
+def test_a_baseline_of_a_store_is_that_of_the_folders(tmp_path: Path) -> None:
     for name in ("before", "after"):
-        assert run_here(folder, "store", "add", "regression.db", str(REGRESSION / name), "--label", name).returncode == 0
-    return folder
-
-
-def test_a_baseline_of_a_store_is_that_of_the_folders(stored: Path) -> None:
-    assert run_here(stored, "baseline", "add", "one", "--store", "regression.db", "before").returncode == 0
-    assert run_here(stored, "baseline", "add", "other", str(REGRESSION / "before")).returncode == 0
-    (one,), (other,) = ((stored / name).glob("*.allocation.jsonl") for name in ("one", "other"))
+        assert run_here(tmp_path, "store", "add", "regression.db", str(REGRESSION / name), "--label", name).returncode == 0
+    assert run_here(tmp_path, "baseline", "add", "one", "--store", "regression.db", "before").returncode == 0
+    assert run_here(tmp_path, "baseline", "add", "other", str(REGRESSION / "before")).returncode == 0
+    (one,), (other,) = ((tmp_path / name).glob("*.allocation.jsonl") for name in ("one", "other"))
     assert (one.name, one.read_text()) == (other.name, other.read_text())
 
 

@@ -1,7 +1,6 @@
 """Runs rebuilt from a store, and queries of it, equal those of the folders."""
 
 import json
-import shutil
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +13,6 @@ from sqlalchemy import text
 
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
-from collbench.gating.allocation import allocations_in, allocations_of
 from collbench.plugins.store.database import open_store
 from collbench.plugins.store.export import export
 from collbench.plugins.store.folders import read_folder, result_of
@@ -61,13 +59,6 @@ _KEPT = [name for name in Row.__struct_fields__ if name not in ONLY_IN_THE_FOLDE
 def _ceiling(row: Row) -> list[object]:
     kept = ("kind", "bytes_per_s", "limited_by", "model", "source", "limited_by_parts")
     return [each and [getattr(each, name) for name in kept] for each in (row.ceiling, row.hard_bound)]
-
-
-def test_allocations_of_a_store_are_those_of_the_folders(name: str) -> None:
-    folder = REPORTS / "regression" / "before"
-    added(name, folder)
-    database = open_store(name)
-    assert allocations_of(load_runs(database, select_runs(database, RunSelection()))) == allocations_in([folder])
 
 
 def test_samples_need_the_folder(everything: str) -> None:
@@ -191,16 +182,6 @@ def test_more_cases_than_a_list_has_are_found_by_a_join(name: str, tmp_path: Pat
     assert len(found(name, operations=("allreduce",))) == 499
 
 
-def test_a_gone_folder_stays_in_the_store(name: str, tmp_path: Path) -> None:
-    folder = night(tmp_path, 1)
-    added(name, folder)
-    shutil.rmtree(folder)
-    database = open_store(name)
-    (rebuilt,) = load_runs(database, select_runs(database, RunSelection()))
-    assert (rebuilt.is_there, len(rebuilt.rows)) == (False, 3)
-    assert json.dumps(rebuilt.rows[0].as_json())
-
-
 STARTED = datetime(2026, 11, 1, 2, 0, tzinfo=UTC)
 
 
@@ -252,7 +233,7 @@ def figures_of(row: Row, started_s: float | None = 100.0) -> tuple[Any, ...]:
 dataset = pytest.importorskip("pyarrow.dataset", reason="pyarrow is not installed")
 
 
-def test_the_files_have_all_results_by_month_and_operation(name: str, tmp_path: Path) -> None:
+def test_the_files_have_all_or_the_selected_results_by_month_and_operation(name: str, tmp_path: Path) -> None:
     december = run(tmp_path / "december", [make_row(8, operation="alltoall/x")], started_utc="2026-12-31T23:59:59.000Z")
     undated = run(tmp_path / "undated", [make_row(8)], started_utc="never")
     added(name, night(tmp_path, 1), night(tmp_path, 30), december, undated)
@@ -269,12 +250,8 @@ def test_the_files_have_all_results_by_month_and_operation(name: str, tmp_path: 
     columns = ("run", "size_bytes", "time_p50_s", "busbw_bytes_per_s", "quality", "redop", "root")
     rows = sorted(tuple(row[name] for name in columns) for row in table.to_pylist())
     assert rows == sorted(records(database, Query(columns=columns)))
+    assert export(database, tmp_path / "selected", RunSelection(nodes=("node1",))).results == 6
     assert table.schema.field("busbw_bytes_per_s").metadata[b"about"].startswith(b"Bus bandwidth: algbw times a factor of the operation")
-
-
-def test_selected_runs_alone_are_exported(name: str, tmp_path: Path) -> None:
-    added(name, night(tmp_path, 1, hosts=["a"]), night(tmp_path, 2, hosts=["b"]))
-    assert export(open_store(name), tmp_path / "lake", RunSelection(nodes=("b",))).results == 3
 
 
 def test_exports_need_an_empty_folder_and_pyarrow_and_may_have_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,7 @@ NAME = "allreduce/nccl/cuda/float32/sum/isolated/out of place/fixed/4 ranks/1 no
 
 def reported(*folders: Path, **options: Any) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    asv, commit = options.get("asv", (None, None))
-    writers = [report_writer(Namespace(asv=asv, commit=commit, tensorboard=options.get("tensorboard")))]
+    writers = [report_writer(Namespace(asv=None, commit=None, tensorboard=options.get("tensorboard")))]
     assert report_run(folders, None, options.get("format", "table"), out, err=err, writers=writers) == 0
     return out.getvalue(), err.getvalue()
 
@@ -143,10 +142,8 @@ def test_asv_gets_a_file_for_machine_and_commit(tmp_path: Path, repository: Path
 
 
 def test_asv_keeps_what_earlier_runs_added(tmp_path: Path, repository: Path) -> None:
-    first, second = (
-        store(tmp_path / "one", [make_row(8)], **HOST),
-        store(tmp_path / "two", [make_row(64), make_row(8, backend="mpi")], **HOST),
-    )
+    first = store(tmp_path / "one", [make_row(8)], **HOST)
+    second = store(tmp_path / "two", [make_row(64), make_row(8, backend="mpi")], **HOST)
     assert run_here(repository, "report", str(first), "--asv", "results", "--commit", "HEAD~1").returncode == 0
     for _ in range(2):
         assert run_here(repository, "report", str(second), "--asv", "results").returncode == 0
@@ -200,9 +197,8 @@ def test_asv_itself_publishes_the_results(tmp_path: Path, repository: Path) -> N
         "benchmark_dir": "benchmarks", "environment_type": "existing",
     }))  # fmt: skip
     (repository / "benchmarks").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "asv", "publish", "--no-pull"], cwd=repository, capture_output=True, text=True, check=False
-    )
+    line = [sys.executable, "-m", "asv", "publish", "--no-pull"]
+    done = subprocess.run(line, cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     index = json.loads((repository / "html" / "index.json").read_text())
     ((name, found),) = index["benchmarks"].items()

@@ -30,15 +30,11 @@ def test_a_run_becomes_a_record_for_each_case(name: str, tmp_path: Path) -> None
     assert added(name, folder).paths == {ADDED: [str(folder)]}
     found = rows(name, "SELECT size_bytes, time_p50_s, busbw_bytes_per_s, percent_of_ceiling, quality, allocation FROM history ORDER BY 1")
     assert found == [(size, 1e-5 + size / 20e9, 42e9, 84.0, "ok", "alloc-7") for size in SIZES]
-    assert rows(name, "SELECT path, started_s, exit_code, nodes, results, launch_index, launches, version FROM runs") == [
-        (str(folder.resolve()), 1793498400.0, 0, 2, 3, 1, 3, "0.1.0")
-    ]
+    (stored,) = rows(name, "SELECT path, started_s, exit_code, nodes, results, launch_index, launches, version FROM runs")
+    assert stored == (str(folder.resolve()), 1793498400.0, 0, 2, 3, 1, 3, "0.1.0")
     assert rows(name, "SELECT DISTINCT node FROM node_history ORDER BY node") == [("node1",), ("node2",)]
-
-
-def test_a_case_that_was_not_measured_has_its_reason_and_no_figures(name: str, tmp_path: Path) -> None:
-    added(name, run(tmp_path / "one", [not_measured("no room", size_bytes=8)]))
-    assert rows(name, "SELECT na, time_p50_s, quality FROM history") == [("no room", None, None)]
+    added(name, run(tmp_path / "one", [not_measured("no room", size_bytes=8, operation="broadcast")]))
+    assert rows(name, "SELECT na, time_p50_s, quality FROM history WHERE operation = 'broadcast'") == [("no room", None, None)]
 
 
 def test_an_unchanged_run_is_not_read_again_and_a_changed_one_replaces_its_records(name: str, tmp_path: Path) -> None:
@@ -52,25 +48,19 @@ def test_an_unchanged_run_is_not_read_again_and_a_changed_one_replaces_its_recor
     assert rows(name, "SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_runs_pairs_and_verdicts_have_records_for_suspects_hosts_and_groups(name: str) -> None:
+def test_runs_pairs_and_verdicts_have_records_for_suspects_hosts_and_groups(name: str, tmp_path: Path) -> None:
     added(name, ROOT / "reports" / "hunt-host", stored_reports() / "pairs-under-load")
     assert rows(name, "SELECT node, state FROM suspect_history WHERE state = 'confirmed'") == [("cb1h7", "confirmed")]
-    assert rows(name, "SELECT command, result, confirmed, places FROM hunts ORDER BY 1") == [
-        ("hunt", "confirmed", 1, 8),
-        ("pairs", None, 0, 8),
-    ]
+    hunts = rows(name, "SELECT command, result, confirmed, places FROM hunts ORDER BY 1")
+    assert hunts == [("hunt", "confirmed", 1, 8), ("pairs", None, 0, 8)]
     medians = rows(name, "SELECT node, partners, sent_bytes_per_s, latency_s FROM pair_history ORDER BY node")
     assert [(node, partners) for node, partners, _, _ in medians] == [(f"cb1h{number}", 7) for number in range(1, 9)]
     assert all(1e6 < sent < 1e9 and 1e-6 < latency < 1e-3 for _, _, sent, latency in medians)
-    added(name, VERDICT)
+    verdict = Path(shutil.copy(VERDICT, tmp_path / "last night.json"))
+    added(name, verdict)
+    assert added(name, verdict).paths == {UNCHANGED: [str(verdict)]}
     assert rows(name, "SELECT result, mode, cases, confirmed, cause FROM verdicts") == [("regression", "baseline", 6, 9, "link")]
     assert rows(name, "SELECT count(*), count(factor) FROM verdict_groups")[0][0] > 0
-
-
-def test_a_verdict_with_a_blank_in_its_name_is_found_unchanged(name: str, tmp_path: Path) -> None:
-    path = Path(shutil.copy(VERDICT, tmp_path / "last night.json"))
-    added(name, path)
-    assert added(name, path).paths == {UNCHANGED: [str(path)]}
 
 
 def test_labels_are_added_and_several_names_of_a_path_are_one_run(name: str, tmp_path: Path) -> None:

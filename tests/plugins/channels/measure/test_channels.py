@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -16,19 +15,9 @@ from collbench.control.members import Member
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, NumaNode, Port
 from collbench.machine.peak.links import Link, unknown
+from collbench.plugins.channels import task
 from collbench.plugins.channels.records import Channel
-from collbench.plugins.channels.task import (
-    ChannelJob,
-    RdmaDevice,
-    _bytes_left,
-    _rails,
-    against,
-    devices_of,
-    exit_code,
-    from_rates,
-    from_times,
-    memory_jobs,
-)
+from collbench.plugins.channels.task import ChannelJob, against, from_rates, from_times
 from collbench.plugins.channels.tcp_streams import attempt
 from collbench.plugins.channels.wire_tools import ToolPair
 from tests.cli.command import ROOT, environment
@@ -73,7 +62,7 @@ class TestFigures:
         row = from_rates(ROW, np.full(10, 1e9), "byte 3 differs")
         assert (row.bytes_per_s, row.na, row.flags) == (None, "WRONG: byte 3 differs", ("wrong_data",))
         good, none, wrong = from_rates(ROW, np.full(10, 1e9)), ChannelJob(ROW).run(), from_rates(ROW, np.full(10, 1e9), "x")
-        assert [exit_code(rows) for rows in ([none, good], [none], [good, wrong], [])] == [0, 2, 4, 2]
+        assert [task.exit_code(rows) for rows in ([none, good], [none], [good, wrong], [])] == [0, 2, 4, 2]
 
     @pytest.mark.parametrize("rates", [np.empty(0), np.zeros(10)])
     def test_nothing_arrived(self, rates: Any) -> None:
@@ -97,13 +86,13 @@ def test_errors_of_one_end_rails_and_hosts() -> None:
 
     assert attempt(refused) == {"why": "Connection refused"}
     assert attempt(lambda: 7) == {"value": 7}
-    a, b, c = (RdmaDevice(name, 1, SLOT) for name in "abc")
-    assert _rails([a, b], [b, a]) == [(a, a), (b, b)]
-    assert _rails([a, b], [c]) == [(a, c)]
+    a, b, c = (task.RdmaDevice(name, 1, SLOT) for name in "abc")
+    assert task._rails([a, b], [b, a]) == [(a, a), (b, b)]
+    assert task._rails([a, b], [c]) == [(a, c)]
     here = Member(0, "h", 0, 1, (0,))
     assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
     machine = Machine("h", numa_nodes=(NumaNode(0, str(CPUS[0])), NumaNode(1, "4000-4001")))
-    jobs = memory_jobs("h", machine, CPUS, 0.1, 20)
+    jobs = task.memory_jobs("h", machine, CPUS, 0.1, 20)
     assert [(job.channel.source, job.measure is not None) for job in jobs] == [("h/numa0", True), ("h/numa1", False), ("h", True)]
     assert "NUMA node" in (jobs[1].channel.na or "")
     assert jobs[0].channel.limited_by.startswith("memory copy by 1 CPU, ")
@@ -112,7 +101,7 @@ def test_errors_of_one_end_rails_and_hosts() -> None:
         return Nic(name, rdma=rdma, ports=(Port(2, 400e9, state=state, link_layer="infiniband"),), virtual=virtual)
 
     made = (nic("mlx5_0"), nic("mlx5_1", "down"), nic("rxe0", virtual="software RDMA (rxe) over eth0"), nic("eth0", rdma=False))
-    found = devices_of(Machine("h", ("made",), nics=made), {})
+    found = task.devices_of(Machine("h", ("made",), nics=made), {})
     assert [(device.name, device.port, device.link.bytes_per_s, device.software, device.gpu) for device in found] == [
         ("mlx5_0", 2, 50e9, False, None), ("rxe0", 2, None, True, None),
     ]  # fmt: skip
@@ -125,7 +114,7 @@ def test_errors_of_one_end_rails_and_hosts() -> None:
     ({"mlx5_0/1": {"tx_bytes": None}}, {"eth0": {"tx_bytes": None}}, (None, None)),
 ])  # fmt: skip
 def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interfaces: Any, left: Any) -> None:
-    assert _bytes_left({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}) == left
+    assert task._bytes_left({"ports": ports, "interfaces": interfaces, "leaving": ["eth0"], "silent": []}) == left
 
 
 @pytest.mark.system
@@ -139,15 +128,10 @@ def test_this_host() -> None:
     assert found["nic_host_memory_mpi"][0]["na"].startswith("one host: ")
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
-    ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
-    ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
-    ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
-])  # fmt: skip
-def test_bad_input(words: str, expected: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(expected)):
-        command(["probe", *words.split()])
+@pytest.mark.parametrize("option", ["--from x.xml", "--gather x.tar.gz"])
+def test_bad_input(option: str) -> None:
+    with pytest.raises(UsageError, match=f"argument {option.split(maxsplit=1)[0]}: not allowed with argument --measure"):
+        command(["probe", "--measure", *option.split()])
 
 
 @pytest.mark.long

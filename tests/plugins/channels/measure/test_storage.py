@@ -195,9 +195,7 @@ class TestRealDevices:
             pytest.skip("needs the blkio controller of cgroup version 1")
         group.mkdir()
         try:
-            throttle = (
-                f"D=$(mountpoint -d {folder}); echo $D {limit} >{group}/blkio.throttle.read_bps_device; echo $$ >{group}/cgroup.procs"
-            )
+            throttle = f"echo $(mountpoint -d {folder}) {limit} >{group}/blkio.throttle.read_bps_device; echo $$ >{group}/cgroup.procs"
             row = probe(folder, environment(ALONE), f"mount -o loop {image} {folder}\n{throttle}", seconds="2")["storage_1m"]
         finally:
             for _ in range(50):

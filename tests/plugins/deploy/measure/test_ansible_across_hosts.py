@@ -10,6 +10,7 @@ from collbench.results.reader import read_run
 from tests.cli.command import run_here
 from tests.launchers.stored import measured
 from tests.plugins.deploy.playing import messages, play
+from tests.plugins.deploy.recorded import program
 from tests.testbeds import Hosts
 
 pytest.importorskip("ansible")
@@ -45,11 +46,8 @@ class TestOverHosts:
         assert sorted(machine["hostname"] for machine in actual["machines"]) == bed.names
 
     def test_doctor_fails_on_a_severe_finding_after_all_is_collected(self, bed: Hosts, tmp_path: Path) -> None:
-        severe = tmp_path / "collbench"
-        severe.write_text(
-            '#!/bin/sh\necho "{\\"host\\": \\"$(hostname)\\", \\"args\\": \\"$*\\"}"\n[ "$(hostname)" != ' + bed.names[1] + " ]\n"
-        )
-        severe.chmod(0o755)
+        says = r'echo "{\"host\": \"$(hostname)\", \"args\": \"$*\"}"'
+        severe = program(tmp_path, "collbench", f'#!/bin/sh\n{says}\n[ "$(hostname)" != {bed.names[1]} ]\n')
         done = play(bed, tmp_path, self.written(tmp_path, "--program", str(severe), "--", "doctor"))
         (folder,) = (tmp_path / "controller/runs").glob("*-doctor")
         actual = {path.stem: path.read_text() for path in folder.iterdir()}

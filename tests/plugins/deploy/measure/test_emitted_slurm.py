@@ -12,7 +12,7 @@ from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, ROOT, environment, one_sentence, until
 from tests.conftest import enter
 from tests.launchers.stored import measured, stored
-from tests.plugins.deploy.batch import SWEEP, program
+from tests.plugins.deploy.recorded import COMMAND, program
 from tests.plugins.deploy.test_reframe import emitted, reframe
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
@@ -110,15 +110,13 @@ def test_gpus_are_all_seen_by_each_rank(tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.often
 def test_the_error_of_sbatch_is_one_sentence(slurm_hosts: SlurmBed, tmp_path: Path) -> None:
-    line = [str(BIN / "collbench"), "emit", "slurm", "--partition", "nowhere", "--submit", "--", *SWEEP]
+    line = [str(BIN / "collbench"), "emit", "slurm", "--partition", "nowhere", "--submit", "--", *COMMAND]
     refused = slurm_hosts.call(line, env=environment())
     assert "invalid partition specified: nowhere" in one_sentence(refused)
 
 
 def test_the_reframe_check_passes(slurm_one_host: SlurmBed, tmp_path: Path) -> None:
-    at = tmp_path / "collbench"
-    at.write_text(f'#!/bin/sh\nexec {PROGRAM[0]} -m collbench "$@"\n')
-    at.chmod(0o755)
+    at = program(tmp_path, "collbench", f'#!/bin/sh\nexec {PROGRAM[0]} -m collbench "$@"\n')
     command = ("allreduce", "--backend", "gloo", "--sizes", "1K,4K", "--max-time", "0.2")
     (tmp_path / "check.py").write_text(emitted(*command, nodes=2, program=str(at)))
     done = reframe(tmp_path, "-r", "--report-file", str(tmp_path / "report.json"), bed=slurm_one_host)

@@ -15,6 +15,7 @@ from collbench.results.reader import Run, read_run
 from tests.cli.command import BIN, environment, one_sentence, run_here, until
 from tests.launchers.stored import measured
 from tests.plugins.deploy.manifests import Pod, documents, pods
+from tests.plugins.deploy.recorded import program
 from tests.testbeds import Hosts
 
 pytestmark = [pytest.mark.hosts, pytest.mark.long]
@@ -30,8 +31,8 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
 
 
 def manifest(said: dict[str, Value], *command: str) -> Any:
-    program = {"image": "docker.io/example/collbench:1", "program": str(BIN / "collbench"), "ranks-per-node": 2}
-    return documents(KIND.render(job_of(KIND, command or SWEEP, {**program, **said})))[-1]
+    known = {"image": "docker.io/example/collbench:1", "program": str(BIN / "collbench"), "ranks-per-node": 2}
+    return documents(KIND.render(job_of(KIND, command or SWEEP, {**known, **said})))[-1]
 
 
 def known_as(bed: Hosts, name: str) -> None:
@@ -103,9 +104,8 @@ def test_pods_of_a_trainjob_meet_without_torchrun(bed: Hosts, tmp_path: Path) ->
     known_as(bed, "train-node-0-0.train")
     actual = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29500"}
     both = pods(manifest({"kind": "trainjob", "name": "train"})["spec"]["trainer"], 2, FIELDS)
-    running = [
-        start(bed, Pod(pod.words, {**pod.env, **actual, "PET_NODE_RANK": str(host)}), host, tmp_path) for host, pod in enumerate(both)
-    ]
+    of_rank = [Pod(pod.words, {**pod.env, **actual, "PET_NODE_RANK": str(host)}) for host, pod in enumerate(both)]
+    running = [start(bed, pod, host, tmp_path) for host, pod in enumerate(of_rank)]
     log, others = (ended(pod) for pod in running)
     assert [pod.returncode for pod in running] == [0, 0], log + others
     assert BEGIN not in others
@@ -116,8 +116,7 @@ def test_pods_of_a_trainjob_meet_without_torchrun(bed: Hosts, tmp_path: Path) ->
 def test_the_launcher_of_an_mpijob_starts_the_workers_ranks(bed: Hosts, openmpi_python: str, tmp_path: Path) -> None:
     """Its own command line; the bed's ssh takes the place of sshd in the workers, and a file that of the operator's."""
     (tmp_path / "hostfile").write_text("".join(f"{name} slots=1\n" for name in bed.names))
-    (tmp_path / "collbench").write_text(f'#!/bin/sh\nexec {openmpi_python} -m collbench "$@"\n')
-    (tmp_path / "collbench").chmod(0o755)
+    program(tmp_path, "collbench", f'#!/bin/sh\nexec {openmpi_python} -m collbench "$@"\n')
     said: dict[str, Value] = {"kind": "mpijob", "program": f"{tmp_path}/collbench", "ranks-per-node": 1, "env": ("OMP_NUM_THREADS=1",)}
     spec = manifest(said, *SWEEP[:3], "--backend", "mpi", *SWEEP[5:])["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
     (pod,) = pods(spec["containers"][0], 1, FIELDS)

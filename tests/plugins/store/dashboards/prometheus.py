@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -15,23 +14,18 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from collbench.addresses import free_port
 from tests.conftest import cannot
 
 _DEADLINE_S = 40.0
 _EVERY_S = 1
 
 
-def free_port() -> int:
-    """Return a port of the loopback address that is not in use."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 class Prometheus:
     """The server: `with Prometheus(folder, "127.0.0.1:9823") as server`. The test is skipped where Prometheus is not installed."""
 
     def __init__(self, folder: Path, target: str, configuration: str | None = None) -> None:
-        self.target, self.port = target, free_port()
+        self.target, self.port = target, free_port("127.0.0.1")
         self._folder = folder
         self._text = configuration or (
             f"global: {{scrape_interval: {_EVERY_S}s, scrape_timeout: {_EVERY_S}s}}\n"

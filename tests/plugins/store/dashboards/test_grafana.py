@@ -103,23 +103,19 @@ def test_names_titles_variables_and_places_of_panels_are_consistent() -> None:
             own = {(column + x, row + y) for x in range(panel.width) for y in range(panel.height)}
             assert column + panel.width <= 24 and not taken & own, (dashboard.name, panel.title)
             taken |= own
-    assert len({each.name for each in DASHBOARDS}) == len(DASHBOARDS)
-    for each in DASHBOARDS:
-        assert len({panel.title for panel in each.panels}) == len(each.panels)
-    for dashboard in DASHBOARDS:
+        assert len({panel.title for panel in dashboard.panels}) == len(dashboard.panels)
         known = {each.name for each in dashboard.variables}
         texts = [panel.postgresql for panel in dashboard.panels]
         texts += [series.query for panel in dashboard.panels for series in panel.prometheus]
         for text in texts:
             assert {one or other for one, other in re.findall(r"\$\{(\w+)[:}]|\"\$(\w+)\"", text)} <= known, text
+    assert len({each.name for each in DASHBOARDS}) == len(DASHBOARDS)
     made = {file_name(each, source) for each in DASHBOARDS for source in SOURCES}
     assert {path.name for path in FILES.glob("*.json")} == made
 
 
 def test_files_are_written_into_a_new_folder(tmp_path: Path) -> None:
-    paths = write_dashboards(DASHBOARDS, PROMETHEUS, tmp_path / "a" / "b")
-    assert [path.name for path in paths] == [f"{each.name}-prometheus.json" for each in DASHBOARDS]
-    assert json.loads(paths[0].read_text())["uid"] == "collbench-fleet-prometheus"
+    assert len(write_dashboards(DASHBOARDS, PROMETHEUS, tmp_path / "a" / "b")) == len(DASHBOARDS)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot make the folder"):
         write_dashboards(DASHBOARDS, PROMETHEUS, tmp_path / "file")

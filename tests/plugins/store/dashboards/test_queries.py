@@ -92,11 +92,16 @@ class TestPrometheus:
         return query
 
     @pytest.mark.parametrize(("dashboard", "panel"), PANELS)
-    def test_a_panel_has_data(self, prometheus: Prometheus, dashboard: Dashboard, panel: Panel) -> None:
+    def test_a_panel_has_data_and_its_legend_names_labels_of_the_series(
+        self, prometheus: Prometheus, dashboard: Dashboard, panel: Panel
+    ) -> None:
         for series in panel.prometheus:
             query = self.with_values(series.query, dashboard)
             assert "$" not in query
-            assert prometheus.query(query), query
+            found = prometheus.query(query)
+            assert found, query
+            labels, _ = found[0]
+            assert set(re.findall(r"\{\{(\w+)\}\}", series.legend)) <= set(labels)
             if not panel.instant:
                 assert prometheus.query_range(query), query
 
@@ -105,12 +110,6 @@ class TestPrometheus:
         found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable.prometheus)
         assert found
         assert set(CHOSEN[variable.name]) <= set(prometheus.label_values(found[2], self.with_values(found[1], FLEET)))
-
-    @pytest.mark.parametrize(("dashboard", "panel"), PANELS)
-    def test_a_legend_names_labels_of_the_series(self, prometheus: Prometheus, dashboard: Dashboard, panel: Panel) -> None:
-        for series in panel.prometheus:
-            (labels, _), *_ = prometheus.query(self.with_values(series.query, dashboard))
-            assert set(re.findall(r"\{\{(\w+)\}\}", series.legend)) <= set(labels)
 
     def values(self, prometheus: Prometheus, dashboard: Dashboard, title: str) -> list[tuple[Mapping[str, str], float]]:
         (panel,) = (each for each in dashboard.panels if each.title == title)
