@@ -77,10 +77,9 @@ def test_cases_that_a_launch_lacks_are_left_out() -> None:
     assert effects(a, [[]]) == [] and ["no case" in sentence for sentence in sentences([], None, None)] == [True]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(1.06, 3, "faster"), (0.2, 0.9, "slower"), (0.97, 1.04, "same"), (1.02, 1.3, "unknown"), (None, None, "unknown")],
-)
+@pytest.mark.parametrize(("low", "high", "verdict"), [
+    (1.06, 3, "faster"), (0.2, 0.9, "slower"), (0.97, 1.04, "same"), (1.02, 1.3, "unknown"), (None, None, "unknown"),
+])  # fmt: skip
 def test_what_an_interval_reports(low: float | None, high: float | None, verdict: str) -> None:
     assert Effect(make_row(MIB), Ratio(1.0, low, high, 4), True).verdict == verdict
 

@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from collbench.analysis.health import (
-    NOISE,
-    OF_LINKS,
-    CheckOutcome,
-    CheckVerdict,
-    Reach,
-    RunFailedEarly,
-    SeriesCheck,
-    share_of,
-    verdict_of,
-)
+from collbench.analysis.health import NOISE, OF_LINKS, CheckOutcome, CheckVerdict, Reach, RunFailedEarly, SeriesCheck, share_of, verdict_of
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.reason import as_json, decode

@@ -14,17 +14,7 @@ from numpy.typing import NDArray
 from collbench.analysis import stragglers as stragglers_module
 from collbench.analysis.concerns import FINDING, NOTE, concerns
 from collbench.analysis.launches import Launches
-from collbench.analysis.stragglers import (
-    Compared,
-    Role,
-    SlowLink,
-    _often,
-    compared,
-    histogram,
-    slow_links,
-    stragglers,
-    stragglers_in,
-)
+from collbench.analysis.stragglers import Compared, Role, SlowLink, _often, compared, histogram, slow_links, stragglers, stragglers_in
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder

@@ -99,10 +99,9 @@ def test_percentages_of_the_ceiling_are_kept_by_launch_if_all_have_one_model(tmp
     assert (shown.percent, shown.percents) == (None, (None,) * 4)
 
 
-@pytest.mark.parametrize(
-    ("code", "wrong", "finished", "unfinished"),
-    [(0, 0, True, 0), (None, 0, True, 0), (130, 0, True, 1), (4, 0, True, 1), (4, 3, True, 0), (0, 0, False, 1), (4, 3, False, 1)],
-)
+@pytest.mark.parametrize(("code", "wrong", "finished", "unfinished"), [
+    (0, 0, True, 0), (None, 0, True, 0), (130, 0, True, 1), (4, 0, True, 1), (4, 3, True, 0), (0, 0, False, 1), (4, 3, False, 1),
+])  # fmt: skip
 def test_a_launch_without_a_regular_end_is_unfinished(tmp_path, code, wrong, finished, unfinished):
     launch(tmp_path / "launch-1", {8: 1e-6}, "night")
     second = launch(tmp_path / "launch-2", {8: 1e-6}, "night", wrong=wrong)

@@ -56,24 +56,14 @@ def cause(listed: list[CaseKey], slower: Slower, factor: float = 1.1, seed: int 
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(
-    ("kind", "listed", "slower"),
-    [
-        ("link", cases(sizes=ALL, operations=THREE), big),
-        ("memory", cases(sizes=ALL, operations=THREE, nodes=1), big),
-        ("link", cases(("nccl", "torch-nccl"), sizes=ALL, nodes=1, device="cuda"), big),
-        ("latency", cases(sizes=ALL, operations=THREE), small),
-        ("host", cases(sizes=ALL, operations=THREE), lambda case: True),
-        ("backend", cases(sizes=ALL, operations=THREE), on_mpi),
-        ("operation", cases(sizes=ALL, operations=THREE), lambda case: bool(case["operation"] == "broadcast")),
-        ("cells", cases(sizes=ON_HOSTS), lambda case: on_mpi(case) and bool(case["size_bytes"] == 1 << 20)),
-        (
-            "cells",
-            cases(sizes=ALL, operations=THREE),
-            lambda case: bool(case["size_bytes"] == 8 << 20 and case["operation"] == "allgather"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "listed", "slower"), [
+    ("link", cases(sizes=ALL, operations=THREE), big), ("memory", cases(sizes=ALL, operations=THREE, nodes=1), big),
+    ("link", cases(("nccl", "torch-nccl"), sizes=ALL, nodes=1, device="cuda"), big), ("latency", cases(sizes=ALL, operations=THREE), small),
+    ("host", cases(sizes=ALL, operations=THREE), lambda case: True), ("backend", cases(sizes=ALL, operations=THREE), on_mpi),
+    ("operation", cases(sizes=ALL, operations=THREE), lambda case: bool(case["operation"] == "broadcast")),
+    ("cells", cases(sizes=ON_HOSTS), lambda case: on_mpi(case) and bool(case["size_bytes"] == 1 << 20)),
+    ("cells", cases(sizes=ALL, operations=THREE), lambda case: bool(case["size_bytes"] == 8 << 20 and case["operation"] == "allgather")),
+])  # fmt: skip
 def test_the_known_cause_is_found(kind: str, listed: list[CaseKey], slower: Slower, seed: int) -> None:
     found = cause(listed, slower, seed=seed)
     assert found is not None

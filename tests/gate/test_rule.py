@@ -94,10 +94,9 @@ class TestCoverage:
     SCHEME = Scheme.of_cases([LARGE] * 4 + [SMALL] * 4)
     LIMITS = learn(np.log(np.full((6, 8), 1e-4)), SCHEME)
 
-    @pytest.mark.parametrize(
-        ("missing", "large", "whole"),
-        [([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False)],
-    )
+    @pytest.mark.parametrize(("missing", "large", "whole"), [
+        ([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False),
+    ])  # fmt: skip
     def test_half_of_the_cases_are_enough(self, missing: list[int], large: bool, whole: bool) -> None:
         candidate = np.log(np.full((1, 8), 1.1e-4))
         candidate[0, missing] = np.nan

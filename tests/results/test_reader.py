@@ -176,10 +176,7 @@ def test_lines_that_report_nothing_end_the_reading(line: bytes, tmp_path: Path) 
     assert run.warnings[1].startswith(f"{path}/cells.jsonl: 10000 lines ")
 
 
-@pytest.mark.parametrize(
-    ("limit", "value"),
-    [("_LARGEST_LINES", 3000), ("_MOST_VALUES", 300)],
-)
+@pytest.mark.parametrize(("limit", "value"), [("_LARGEST_LINES", 3000), ("_MOST_VALUES", 300)])
 def test_a_file_larger_than_any_runs_is_read_to_the_limit(limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"collbench.results.reader.{limit}", value)
     path = store(tmp_path / "run", [make_row(8 << step) for step in range(20)])

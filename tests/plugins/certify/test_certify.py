@@ -145,14 +145,10 @@ def doctor(path: Path, hosts: Sequence[str], *findings: tuple[str, str | None]) 
     return path
 
 
-@pytest.mark.parametrize(
-    ("finding", "hosts"),
-    [
-        (("severe", "h2"), {"h1": "vetted", "h2": "faulty"}),
-        (("severe", None), {"h1": "not vetted", "h2": "not vetted"}),
-        (("warning", "h2"), {"h1": "vetted", "h2": "vetted"}),
-    ],
-)
+@pytest.mark.parametrize(("finding", "hosts"), [
+    (("severe", "h2"), {"h1": "vetted", "h2": "faulty"}), (("severe", None), {"h1": "not vetted", "h2": "not vetted"}),
+    (("warning", "h2"), {"h1": "vetted", "h2": "vetted"}),
+])  # fmt: skip
 def test_a_severe_finding_names_its_host(tmp_path: Path, finding: tuple[str, str | None], hosts: dict[str, str]) -> None:
     found = evidence(doctor(tmp_path / "doctor.json", HOSTS, finding))
     assert outcome(criteria(evidence="doctor"), found)[1] == hosts
@@ -164,15 +160,10 @@ def test_a_hunt_names_its_confirmed_suspect_and_vouches_for_the_others() -> None
     assert sorted(judged) == ["FAIL", "PASS", "PASS"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "hosts"),
-    [
-        ({"kind": "path", "places": [6, 7]}, {"cb1h7": "not vetted", "cb1h8": "not vetted"}),
-        ({"state": "inconclusive"}, {"cb1h7": "not vetted", "cb1h8": "vetted"}),
-        ({"state": "cleared"}, {"cb1h7": "vetted", "cb1h8": "vetted"}),
-    ],
-    ids=["path", "inconclusive", "cleared"],
-)
+@pytest.mark.parametrize(("changes", "hosts"), [
+    ({"kind": "path", "places": [6, 7]}, {"cb1h7": "not vetted", "cb1h8": "not vetted"}),
+    ({"state": "inconclusive"}, {"cb1h7": "not vetted", "cb1h8": "vetted"}), ({"state": "cleared"}, {"cb1h7": "vetted", "cb1h8": "vetted"}),
+], ids=["path", "inconclusive", "cleared"])  # fmt: skip
 def test_a_slow_path_and_an_undecided_suspect_name_no_host(tmp_path: Path, changes: dict[str, Any], hosts: dict[str, str]) -> None:
     hunt = tmp_path / "hunt"
     shutil.copytree(ROOT / "reports/hunt-host", hunt)
@@ -210,19 +201,15 @@ FIRST = {"a": "c", "c": "a", "b": "d", "d": "b"}
 SECOND = {"a": "b", "b": "a", "c": "d", "d": "c"}
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "named"),
-    [
-        (["a"], ["d"], {"c"}),  # what c gets is lost
-        (["c"], ["c"], {"c"}),  # what c sends is lost
-        (["a"], [], set()),  # one path: neither end is named
-        (["a"], ["a"], {"a"}),
-        (["a", "b", "c", "d"], ["a", "b", "c", "d"], set()),  # everywhere: a switch
-        (["a", "c"], ["d", "c"], {"c"}),  # both ways
-        (["a", "b"], ["d", "c"], set()),  # to c and to d: what both have in common, such as a switch
-        ([], [], set()),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "named"), [
+    (["a"], ["d"], {"c"}),  # what c gets is lost
+    (["c"], ["c"], {"c"}),  # what c sends is lost
+    (["a"], [], set()),  # one path: neither end is named
+    (["a"], ["a"], {"a"}), (["a", "b", "c", "d"], ["a", "b", "c", "d"], set()),  # everywhere: a switch
+    (["a", "c"], ["d", "c"], {"c"}),  # both ways
+    (["a", "b"], ["d", "c"], set()),  # to c and to d: what both have in common, such as a switch
+    ([], [], set()),
+])  # fmt: skip
 def test_a_host_is_named_only_by_two_healthy_partners(first: list[str], second: list[str], named: set[str]) -> None:
     assert losing_hosts([figure(FIRST, first), figure(SECOND, second)]).keys() == named
 
@@ -251,14 +238,10 @@ def test_rows_of_a_run_that_broke_off_show_only_wrong_data(tmp_path: Path) -> No
         assert outcome(criteria(**OPERATIONS), evidence(run))[0] == [verdict]
 
 
-@pytest.mark.parametrize(
-    ("errors", "flags", "hosts"),
-    [
-        (0, (), {"h1": "vetted", "h2": "vetted"}),
-        (40, ("port_errors",), {"h1": "vetted", "h2": "faulty"}),
-        (40, (), {"h1": "vetted", "h2": "vetted"}),  # of a port that carried no data
-    ],
-)
+@pytest.mark.parametrize(("errors", "flags", "hosts"), [
+    (0, (), {"h1": "vetted", "h2": "vetted"}), (40, ("port_errors",), {"h1": "vetted", "h2": "faulty"}),
+    (40, (), {"h1": "vetted", "h2": "vetted"}),  # of a port that carried no data
+])  # fmt: skip
 def test_rdma_sends_no_tcp_and_a_port_with_errors_names_its_host(
     tmp_path: Path, errors: int, flags: tuple[str, ...], hosts: dict[str, str]
 ) -> None:
@@ -283,14 +266,10 @@ def test_a_loss_without_a_named_host_fails_the_group(tmp_path: Path, lossy: tupl
     assert set(outcome(criteria(evidence="losses"), evidence(run))[1].values()) == {hosts}
 
 
-@pytest.mark.parametrize(
-    ("cause", "verdict"),
-    [
-        (ReachesExpected("gloo", (SeriesCheck("allreduce", "gloo", Reach.REACHED, percent=90.0, checked=1),)), "PASS"),
-        (NothingMeasured(), "INCOMPLETE"),
-        (WrongDataReceived("allreduce"), "FAIL"),
-    ],
-)
+@pytest.mark.parametrize(("cause", "verdict"), [
+    (ReachesExpected("gloo", (SeriesCheck("allreduce", "gloo", Reach.REACHED, percent=90.0, checked=1),)), "PASS"),
+    (NothingMeasured(), "INCOMPLETE"), (WrongDataReceived("allreduce"), "FAIL"),
+])  # fmt: skip
 def test_the_verdict_of_a_check_counts_and_its_rows_do_not(tmp_path: Path, cause: Any, verdict: str) -> None:
     run = store(tmp_path / "run", [make_row(**times(10))], hosts=HOSTS)
     store_check(CheckAnswer(CheckVerdict((cause,)), run, 2), run)
@@ -308,10 +287,9 @@ def test_texts_of_files_reach_no_terminal_and_no_hostfile(tmp_path: Path) -> Non
     assert "\x1b" not in done.stdout + (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("result", "verdict", "hosts"),
-    [("passed", "PASS", "vetted"), ("regression", "FAIL", "not vetted"), ("no verdict", "INCOMPLETE", "vetted")],
-)
+@pytest.mark.parametrize(("result", "verdict", "hosts"), [
+    ("passed", "PASS", "vetted"), ("regression", "FAIL", "not vetted"), ("no verdict", "INCOMPLETE", "vetted"),
+])  # fmt: skip
 def test_a_gate_that_is_not_required_counts_only_if_it_fails(tmp_path: Path, result: str, verdict: str, hosts: str) -> None:
     judged = gate_verdict(result=result)
     (tmp_path / "verdict.json").write_text(to_page(document(judged)))
@@ -324,15 +302,12 @@ def test_a_gate_that_is_not_required_counts_only_if_it_fails(tmp_path: Path, res
     assert judge(rules, EvidenceSet())[0] == []
 
 
-@pytest.mark.parametrize(
-    ("examined", "measured", "hosts"),
-    [
-        (["h1.site", "h2.site"], ["h1", "h2"], {"h1": "vetted", "h2": "faulty"}),
-        (["h1", "h2"], ["h1.site", "h2.site"], {"h1.site": "vetted", "h2.site": "faulty"}),
-        (["H1", "H2"], ["h1", "h2"], {"h1": "vetted", "h2": "faulty"}),
-        (["h2.a", "h2.b"], ["h2.a", "h2.b"], {"h2.a": "vetted", "h2.b": "faulty"}),
-    ],
-)
+@pytest.mark.parametrize(("examined", "measured", "hosts"), [
+    (["h1.site", "h2.site"], ["h1", "h2"], {"h1": "vetted", "h2": "faulty"}),
+    (["h1", "h2"], ["h1.site", "h2.site"], {"h1.site": "vetted", "h2.site": "faulty"}),
+    (["H1", "H2"], ["h1", "h2"], {"h1": "vetted", "h2": "faulty"}),
+    (["h2.a", "h2.b"], ["h2.a", "h2.b"], {"h2.a": "vetted", "h2.b": "faulty"}),
+])  # fmt: skip
 def test_a_host_with_and_without_its_domain_is_one(tmp_path: Path, examined: list[str], measured: list[str], hosts: dict[str, str]) -> None:
     run = store(tmp_path / "run", [make_row(**times(90))], hosts=measured)
     found = evidence(doctor(tmp_path / "doctor.json", examined, ("severe", examined[1])), run)
@@ -376,21 +351,15 @@ def test_each_kind_has_the_step_of_each_criterion(kind: str) -> None:
     assert all(criterion.step in read.steps for criterion in read.criteria.values() if criterion.required)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("schema = 2", "schema"),
-        ("schema = 1", "title"),
-        ('schema = 1\nextends = "bad.toml"', "extend one another"),
-        ('schema = 1\nextends = "host"\n[criteria.operations]\nshare = 2', "share"),
-        ('schema = 1\nextends = "host"\n[criteria.operations]\nrate = 2', "rate"),
-        ('schema = 1\nextends = "host"\n[criteria.operations]\nstep = "none"', "none"),
-        ('schema = 1\nextends = "host"\n[criteria.operations]\nleast_size = "1Q"', "1Q"),
-        ('schema = 1\nextends = "host"\n[steps]\ncheck = "check \'"', "quotation"),
-        ('schema = 1\nextends = "absent.toml"', "absent.toml"),
-        ("schema = ", "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    ("schema = 2", "schema"), ("schema = 1", "title"), ('schema = 1\nextends = "bad.toml"', "extend one another"),
+    ('schema = 1\nextends = "host"\n[criteria.operations]\nshare = 2', "share"),
+    ('schema = 1\nextends = "host"\n[criteria.operations]\nrate = 2', "rate"),
+    ('schema = 1\nextends = "host"\n[criteria.operations]\nstep = "none"', "none"),
+    ('schema = 1\nextends = "host"\n[criteria.operations]\nleast_size = "1Q"', "1Q"),
+    ('schema = 1\nextends = "host"\n[steps]\ncheck = "check \'"', "quotation"), ('schema = 1\nextends = "absent.toml"', "absent.toml"),
+    ("schema = ", "cannot be read"),
+])  # fmt: skip
 def test_criteria_that_are_not_valid_are_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "bad.toml").write_text(text)
     assert reason in one_sentence(run_here(tmp_path, "certify", "--from", str(SAMPLE), "--criteria", "bad.toml"))
@@ -458,20 +427,12 @@ def test_missing_evidence_has_exit_code_3_and_its_command(tmp_path: Path) -> Non
     assert "collbench doctor --format json" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--from", "absent"), "absent"),
-        (("--from", "notes.json"), "is not evidence"),
-        (("--from", "run", "run"), "twice"),
-        (("--from", "run", "--sign", "absent"), "absent"),
-        (("--from", "run", "--vetted", "absent/hosts"), "absent"),
-        (("--hosts", "h[1-2]"), "--launcher"),
-        (("--launcher", "mpirun -n {nodes}"), "{hosts}"),
-        (("--hosts", "h[1-", "--launcher", "mpirun -host {hosts}"), "--hosts"),
-        (("--out", "run"), "--resume"),
-    ],
-)
+@pytest.mark.parametrize(("words", "reason"), [
+    (("--from", "absent"), "absent"), (("--from", "notes.json"), "is not evidence"), (("--from", "run", "run"), "twice"),
+    (("--from", "run", "--sign", "absent"), "absent"), (("--from", "run", "--vetted", "absent/hosts"), "absent"),
+    (("--hosts", "h[1-2]"), "--launcher"), (("--launcher", "mpirun -n {nodes}"), "{hosts}"),
+    (("--hosts", "h[1-", "--launcher", "mpirun -host {hosts}"), "--hosts"), (("--out", "run"), "--resume"),
+])  # fmt: skip
 def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
     store(tmp_path / "run", [make_row(**times(90))], hosts=HOSTS)
     (tmp_path / "notes.json").write_text("{}")
@@ -511,15 +472,9 @@ def test_a_slow_link_between_groups_names_no_host() -> None:
     assert "faulty" not in {host.verdict for host in hosts}
 
 
-@pytest.mark.parametrize(
-    ("fields", "info"),
-    [
-        ({"backend": "simulated"}, {}),
-        ({"ceiling": Ceiling("given", 1e3, "the ceiling given")}, {}),
-        ({}, {"slowed": "by=10%"}),
-    ],
-    ids=["simulated", "typed rate", "slowed on purpose"],
-)
+@pytest.mark.parametrize(("fields", "info"), [
+    ({"backend": "simulated"}, {}), ({"ceiling": Ceiling("given", 1e3, "the ceiling given")}, {}), ({}, {"slowed": "by=10%"}),
+], ids=["simulated", "typed rate", "slowed on purpose"])  # fmt: skip
 def test_a_check_that_shows_nothing_about_the_hardware_passes_nothing(tmp_path: Path, fields: dict[str, Any], info: dict[str, Any]) -> None:
     run = store(tmp_path / "run", [make_row(**{**times(90), **fields})], hosts=HOSTS, **info)
     cause = ReachesExpected("gloo", (SeriesCheck("allreduce", "gloo", Reach.REACHED, percent=90.0, checked=1),))
@@ -543,15 +498,10 @@ def test_each_required_backend_has_to_be_measured(tmp_path: Path) -> None:
     assert judged == ["PASS", "INCOMPLETE"] and set(hosts.values()) == {"not vetted"}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        make_row(1 << 27, **{**times(90), "na": "out of memory", "n": 0}),
-        make_row(**{**times(20), "backend": "mpi", "device": "cuda"}),
-        make_row(**{**times(90), "nodes": 1}),
-    ],
-    ids=["a size without a figure", "another device", "inside one host"],
-)
+@pytest.mark.parametrize("row", [
+    make_row(1 << 27, **{**times(90), "na": "out of memory", "n": 0}), make_row(**{**times(20), "backend": "mpi", "device": "cuda"}),
+    make_row(**{**times(90), "nodes": 1}),
+], ids=["a size without a figure", "another device", "inside one host"])  # fmt: skip
 def test_a_fast_row_hides_no_other_one(tmp_path: Path, row: Any) -> None:
     run = store(tmp_path / "run", [make_row(**{**times(90), "device": "cpu"}), row], hosts=HOSTS)
     judged, hosts = outcome(criteria(**OPERATIONS), evidence(run))
@@ -585,15 +535,10 @@ def test_port_errors_of_several_hosts_name_none() -> None:
     assert list(losing_hosts([LossFigure("run", {**counts, "h2": NetworkCounts(0, 4000, 0, 0)}, {}, True)])) == ["h1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--criteria", "none.toml"), "no criterion is required"),
-        (("--criteria", "blank.toml"), "is blank"),
-        (("--sign", "key", "--html", "page.html"), "--out DIR"),
-        (("--hosts", "n[1-16]"), "leave out --hosts"),
-    ],
-)
+@pytest.mark.parametrize(("words", "reason"), [
+    (("--criteria", "none.toml"), "no criterion is required"), (("--criteria", "blank.toml"), "is blank"),
+    (("--sign", "key", "--html", "page.html"), "--out DIR"), (("--hosts", "n[1-16]"), "leave out --hosts"),
+])  # fmt: skip
 def test_options_and_criteria_that_would_certify_nothing_are_refused(tmp_path: Path, words: Sequence[str], reason: str) -> None:
     (tmp_path / "none.toml").write_text('schema = 1\ntitle = "none"\n[criteria]\n')
     (tmp_path / "blank.toml").write_text('schema = 1\ntitle = "x"\n[steps]\nx = " "\n[criteria.doctor]\nevidence = "doctor"\n')
