@@ -123,8 +123,7 @@ def test_the_interval_decides_the_outcome(low: float | None, high: float | None,
 @pytest.mark.parametrize(("factors", "limit", "outcome"), [
     ([1.2, 1.2], 1.05, Outcome.SLOWER), ([0.8], 1.05, Outcome.FASTER), ([1.03], 1.05, Outcome.NO_CHANGE),
     ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([1.02, 1.0], 1.01, Outcome.NO_CHANGE),
-    ([None], 1.05, Outcome.INCONCLUSIVE),
-    ([1.0], None, Outcome.INCONCLUSIVE),
+    ([None], 1.05, Outcome.INCONCLUSIVE), ([1.0], None, Outcome.INCONCLUSIVE),
 ])  # fmt: skip
 def test_a_noise_limit_decides_the_outcome(factors: list[float | None], limit: float | None, outcome: Outcome) -> None:
     assert outcome_by_limit(factors, limit, 0.05) is outcome
@@ -166,8 +165,7 @@ def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
-    ({"ranks": 8}, "ranks 4 → 8"),
-    ({"buffers": "rotating", "mode": "pipelined"}, "mode isolated → pipelined, buffers fixed → rotating"),
+    ({"ranks": 8}, "ranks 4 → 8"), ({"buffers": "rotating", "mode": "pipelined"}, "mode isolated → pipelined, buffers fixed → rotating"),
     ({"in_place": True}, "in place no → yes"), ({"size_bytes": 16}, "size bytes 8 → 16"), ({"root": 1}, "root none → 1"),
     ({"algorithm": "tree"}, "algorithm auto → tree"),
     ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),

@@ -75,8 +75,7 @@ VARIED = Ceiling("measured", 50e9, "direct copy", low_bytes_per_s=30e9, high_byt
 
 
 @pytest.mark.parametrize(("busbw", "outcome"), [
-    (40e9, CheckOutcome.OK),
-    (23e9, CheckOutcome.INCONCLUSIVE),  # 38 % of the fastest round
+    (40e9, CheckOutcome.OK), (23e9, CheckOutcome.INCONCLUSIVE),  # 38 % of the fastest round
     (2e9, CheckOutcome.INCONCLUSIVE),  # a disturbed reference never proves that something is slow
     (80e9, CheckOutcome.INCONCLUSIVE),  # 133 % of the fastest round
 ])  # fmt: skip
@@ -107,10 +106,8 @@ def test_a_slow_row_proves_nothing_next_to_a_noisy_one_or_in_a_cache() -> None:
 
 
 @pytest.mark.parametrize(("gloo", "outcome"), [
-    (at(84, backend="gloo"), CheckOutcome.OK),
-    (at(10, backend="gloo"), CheckOutcome.SLOW),
-    (at(10, backend="gloo", flags=("cpu_shared",)), CheckOutcome.INCONCLUSIVE),
-    (at(84, backend="gloo", wrong=3), CheckOutcome.BROKEN),
+    (at(84, backend="gloo"), CheckOutcome.OK), (at(10, backend="gloo"), CheckOutcome.SLOW),
+    (at(10, backend="gloo", flags=("cpu_shared",)), CheckOutcome.INCONCLUSIVE), (at(84, backend="gloo", wrong=3), CheckOutcome.BROKEN),
 ])  # fmt: skip
 def test_the_worst_requested_backend_decides(gloo: Row, outcome: CheckOutcome) -> None:
     slow_link = Ceiling("network", 1.25e9, "NIC 1×10 Gb/s", "ring")

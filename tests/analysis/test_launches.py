@@ -80,10 +80,9 @@ def _resumed(path: Path, at: int | None) -> Path:
 
 
 @pytest.mark.parametrize(("notes", "rows"), [
-    (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
-    ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
-    ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
-    ("yes", [5]), ([7], [5]),
+    (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]), ([{"rows": 0}], [5]), ([{"rows": 5}], [5]),
+    ([{"rows": 3}, {"rows": 3}], [3, 2]), ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]),
+    ([{}], [0, 0]), ("yes", [5]), ([7], [5]),
 ])  # fmt: skip
 def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) -> None:
     assert rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows

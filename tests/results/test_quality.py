@@ -32,22 +32,19 @@ def modes(first: float, second: float, share: float = 0.6) -> Row:
     (wide(0.51, flags=("cpu_shared",)), UNRELIABLE, ("idle", "time")),
     (make_row(flags=("target_missed", "few_samples", "warmup_unsettled", "remeasured", "simulated")), OK, ()),
     (make_row(flags=("cpu_shared",)), NOISY, ("idle",)), (make_row(flags=("drift",)), NOISY, ("idle",)),
-    (make_row(flags=("drift",), launches=3), OK, ()),
-    (make_row(flags=("drift",), evidence={"drift": -0.09}), OK, ()),
+    (make_row(flags=("drift",), launches=3), OK, ()), (make_row(flags=("drift",), evidence={"drift": -0.09}), OK, ()),
     (make_row(flags=("drift",), evidence={"drift": -0.11}), NOISY, ("idle",)),
-    (make_row(flags=("drift",), evidence={"drift": "x"}), NOISY, ("idle",)),
-    (modes(1e-3, 1.09e-3), OK, ()), (modes(1e-3, 1.11e-3), NOISY, ("idle",)), (modes(1e-3, 9e-3, share=0.66), NOISY, ("idle",)),
-    (modes(1e-3, 9e-3, share=0.67), OK, ()), (make_row(flags=("two_modes",)), NOISY, ("idle",)),
+    (make_row(flags=("drift",), evidence={"drift": "x"}), NOISY, ("idle",)), (modes(1e-3, 1.09e-3), OK, ()),
+    (modes(1e-3, 1.11e-3), NOISY, ("idle",)), (modes(1e-3, 9e-3, share=0.66), NOISY, ("idle",)), (modes(1e-3, 9e-3, share=0.67), OK, ()),
+    (make_row(flags=("two_modes",)), NOISY, ("idle",)),
     (make_row(flags=("two_modes",), modes=[{"time_s": 1e-3, "share": None}, {"time_s": 2e-3, "share": 0.1}]), NOISY, ("idle",)),
     (wide(0.11, flags=("threads_share_cores",)), NOISY, ("threads",)),
-    (wide(0.51, flags=("threads_share_cores", "drift")), UNRELIABLE, ("threads",)),
-    (make_row(flags=("threads_share_cores",)), OK, ()),
+    (wide(0.51, flags=("threads_share_cores", "drift")), UNRELIABLE, ("threads",)), (make_row(flags=("threads_share_cores",)), OK, ()),
     (make_row(flags=("threads_share_cores", "cpu_shared")), NOISY, ("idle",)),  # other work
-    (make_row(flags=("threads_share_cores", "lossy_path")), NOISY, ("network",)),
-    (make_row(flags=("retransmits",)), OK, ()), (make_row(flags=("lossy_path",)), NOISY, ("network",)),
-    (make_row(flags=("port_errors",)), NOISY, ("network",)), (make_row(flags=("above_bound",)), UNRELIABLE, ("path",)),
-    (make_row(flags=("oversubscribed",)), UNRELIABLE, ("cores",)), (make_row(flags=("budget_exceeded",)), UNRELIABLE, ("time",)),
-    (make_row(wrong=1), UNRELIABLE, ("data",)),
+    (make_row(flags=("threads_share_cores", "lossy_path")), NOISY, ("network",)), (make_row(flags=("retransmits",)), OK, ()),
+    (make_row(flags=("lossy_path",)), NOISY, ("network",)), (make_row(flags=("port_errors",)), NOISY, ("network",)),
+    (make_row(flags=("above_bound",)), UNRELIABLE, ("path",)), (make_row(flags=("oversubscribed",)), UNRELIABLE, ("cores",)),
+    (make_row(flags=("budget_exceeded",)), UNRELIABLE, ("time",)), (make_row(wrong=1), UNRELIABLE, ("data",)),
     (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=5), NOISY, ("time",)),
     (make_row(time_s=Times(1e-3, None, None, 9e-4, None, None, None), n=2), UNRELIABLE, ("time",)),
 ])  # fmt: skip
@@ -95,14 +92,10 @@ BUSY_AND_FEW = wide(0.2, flags=("cpu_shared",))
 
 @pytest.mark.parametrize(("rows", "main", "cases"), [
     ([BUSY, FEW, FEW], "idle", 1),  # a third: the other work explains the few samples, too
-    ([BUSY, FEW, FEW, FEW], "time", 3),
-    ([make_row()] * 20 + [BUSY, FEW, FEW], "idle", 1),  # rows that are ok do not count
-    ([BUSY_AND_FEW, FEW, FEW], "idle", 1),
-    ([BUSY_AND_FEW, BUSY_AND_FEW, FEW, SKEWED, SKEWED], "idle", 2),
-    ([FEW, SKEWED, SKEWED], "time", 1),
-    ([SKEWED, SKEWED, SKEWED, FEW], "skew", 3),
-    ([make_row(flags=("oversubscribed",)), BUSY, BUSY], "cores", 1),
-    ([make_row(flags=("lossy_path",)), FEW, BUSY], "idle", 1),
+    ([BUSY, FEW, FEW, FEW], "time", 3), ([make_row()] * 20 + [BUSY, FEW, FEW], "idle", 1),  # rows that are ok do not count
+    ([BUSY_AND_FEW, FEW, FEW], "idle", 1), ([BUSY_AND_FEW, BUSY_AND_FEW, FEW, SKEWED, SKEWED], "idle", 2),
+    ([FEW, SKEWED, SKEWED], "time", 1), ([SKEWED, SKEWED, SKEWED, FEW], "skew", 3),
+    ([make_row(flags=("oversubscribed",)), BUSY, BUSY], "cores", 1), ([make_row(flags=("lossy_path",)), FEW, BUSY], "idle", 1),
     ([make_row(wrong=1), *[BUSY] * 20], "data", 1),  # wrong data is named however few cases have it
 ])  # fmt: skip
 def test_the_main_reason_is_the_cause_and_not_its_effect(rows: list[Row], main: str, cases: int) -> None:

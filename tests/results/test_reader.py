@@ -67,9 +67,8 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known_and_reports_which_version_
 @pytest.mark.parametrize(("change", "misfit"), [
     ({"size_bytes": "8"}, "'size_bytes' is '8'"), ({"size_bytes": True}, "'size_bytes' is 'True'"), ({"flags": [1]}, "'flags' is"),
     ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"), ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
-    ({"time_s": {**asdict(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
-    ({"time_s": 3}, "'time_s' is '3'"), ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"),
-    ({"evidence": []}, "'evidence' is"),
+    ({"time_s": {**asdict(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"), ({"time_s": 3}, "'time_s' is '3'"),
+    ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"), ({"evidence": []}, "'evidence' is"),
     ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),
 ])  # fmt: skip
 def test_fields_of_the_wrong_type_are_named(change: dict[str, Any], misfit: str) -> None:
@@ -96,11 +95,10 @@ def test_every_row_survives_being_written_and_read_also_by_another_name_of_its_o
 
 
 @pytest.mark.parametrize("place", [
-    {"offset": 0, "dtype": "|O8", "shape": [1]}, {"offset": 0, "dtype": "<f1", "shape": [1]},
-    {"offset": -8, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8", "shape": [-1]},
-    {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]}, {"offset": 2**62, "dtype": "<f8", "shape": [1]},
-    {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]}, {"offset": 1.5, "dtype": "<f8", "shape": [1]},
-    {"offset": 0, "dtype": "<f8"}, "samples",
+    {"offset": 0, "dtype": "|O8", "shape": [1]}, {"offset": 0, "dtype": "<f1", "shape": [1]}, {"offset": -8, "dtype": "<f8", "shape": [1]},
+    {"offset": 0, "dtype": "<f8", "shape": [-1]}, {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]},
+    {"offset": 2**62, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]},
+    {"offset": 1.5, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8"}, "samples",
 ])  # fmt: skip
 def test_a_place_outside_the_file_is_refused(tmp_path: Path, place: Any) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
@@ -203,8 +201,7 @@ def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("bomb", "why"), [
     (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
-    (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
-    (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
+    (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"), (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
 ], ids=range(3))  # fmt: skip
 def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, bomb + b"\n")
