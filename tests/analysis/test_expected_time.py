@@ -17,18 +17,7 @@ from collbench.machine.peak.time_model import expected_times, time_of_table
 from collbench.machine.readers.nccl_facts import TunedRate
 from collbench.machine.snapshot import topology_json
 from collbench.machine.sources import read_paths
-from collbench.results.expectation import (
-    FromNcclConstants,
-    FromNcclLog,
-    FromRunAndReference,
-    FromRunSizes,
-    LargestOfRun,
-    OffTheLine,
-    OutsideOfSizes,
-    SmallestOfRun,
-    TooFewSizes,
-    UnreliableTime,
-)
+from collbench.results import expectation
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
@@ -63,14 +52,18 @@ def origins(rows: list[Row], run: Run = NO_RUN) -> list[type]:
 class TestTheLineOfARun:
     def test_the_ends_make_it_in_any_order_and_the_others_are_compared_with_it(self) -> None:
         found = expected(series({64 * K: 1.25}))
-        assert [type(each.origin) for each in found.values()] == [SmallestOfRun, *[FromRunSizes] * 3, LargestOfRun]
+        assert [type(each.origin) for each in found.values()] == [
+            expectation.SmallestOfRun,
+            *[expectation.FromRunSizes] * 3,
+            expectation.LargestOfRun,
+        ]
         assert found[64].percent_of_expected_time is None and found[16 * M].percent_of_expected_time is None
         assert found[M].percent_of_expected_time == pytest.approx(100)
         assert found[M].expected_time_s == pytest.approx(ALPHA_S + M / RATE)
         assert found[64 * K].percent_of_expected_time == pytest.approx(80)
         assert found[64 * K].percent_of_expected_time_low == pytest.approx(80 / 1.01)
         assert found[64 * K].percent_of_expected_time_high == pytest.approx(80 / 0.99)
-        assert found[M].origin == FromRunSizes(smallest=64, largest=16 * M)
+        assert found[M].origin == expectation.FromRunSizes(smallest=64, largest=16 * M)
         rows = series({64 * K: 1.25})
         assert expected(rows) == expected(rows[::-1])
 
@@ -81,21 +74,21 @@ class TestTheLineOfARun:
         assert (found.percent_of_expected_time_low, found.percent_of_expected_time_high) == (None, None)
         rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
         found = expected(rows)[M]
-        assert (found.origin, found.percent_of_expected_time) == (UnreliableTime(), None)
+        assert (found.origin, found.percent_of_expected_time) == (expectation.UnreliableTime(), None)
         assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
         rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
         assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
 
     @pytest.mark.parametrize("sizes", [(64,), (64, M)])
     def test_fewer_than_three_sizes_are_no_model(self, sizes: tuple[int, ...]) -> None:
-        assert {each.origin for each in expected(series(sizes=sizes)).values()} == {TooFewSizes(sizes=len(sizes))}
+        assert {each.origin for each in expected(series(sizes=sizes)).values()} == {expectation.TooFewSizes(sizes=len(sizes))}
 
     @pytest.mark.parametrize("flag", ["oversubscribed", "slowed", "above_bound"])
     def test_an_unreliable_row_is_never_an_end(self, flag: str) -> None:
         *rest, last = series({16 * M: 5.0})
         found = expected([*rest, replace(last, flags=(flag,))])
-        assert found[M].origin == LargestOfRun()
-        assert found[16 * M].origin == OutsideOfSizes(smallest=64, largest=M)
+        assert found[M].origin == expectation.LargestOfRun()
+        assert found[16 * M].origin == expectation.OutsideOfSizes(smallest=64, largest=M)
         assert found[16 * M].expected_time_s is None
 
     def test_times_that_do_not_grow_are_a_flat_line_and_other_series_have_their_own(self) -> None:
@@ -114,34 +107,34 @@ class TestNoModel:
         assert found[64 * K].percent_of_expected_time == pytest.approx(100 / 3)
         assert found[4 * K].percent_of_expected_time == pytest.approx(100)
         found = expected(series({4 * K: 2.0, M: 0.5}))
-        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [OffTheLine] * 3
-        assert type(found[64].origin) is SmallestOfRun
+        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [expectation.OffTheLine] * 3
+        assert type(found[64].origin) is expectation.SmallestOfRun
 
     def test_neighbors_that_are_slower_are_a_switch_of_the_library_also_an_unreliable_one(self) -> None:
         found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=(*SIZES, 256 * K, 512 * K)))
-        assert found[4 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
-        assert found[64 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
+        assert found[4 * K].origin == expectation.OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
+        assert found[64 * K].origin == expectation.OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
         assert (found[64 * K].expected_time_s, found[64 * K].percent_of_expected_time) == (None, None)
         assert found[M].percent_of_expected_time == pytest.approx(100)
         sizes = (*SIZES, 256 * K, 512 * K)
         rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == 4 * K else row for row in series({4 * K: 3, 64 * K: 3}, sizes)]
-        assert isinstance(expected(rows)[64 * K].origin, OffTheLine)
+        assert isinstance(expected(rows)[64 * K].origin, expectation.OffTheLine)
 
     def test_one_faster_size_and_a_single_one_between_the_ends_are_off_the_line(self) -> None:
-        assert isinstance(expected(series({M: 0.5}))[M].origin, OffTheLine)
-        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, OffTheLine)
+        assert isinstance(expected(series({M: 0.5}))[M].origin, expectation.OffTheLine)
+        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, expectation.OffTheLine)
 
     @pytest.mark.parametrize(("factor", "is_off"), [(HOLDS_WITHIN * 0.99, False), (1.02 * HOLDS_WITHIN, True)])
     def test_the_factor_holds_beyond_the_interval(self, factor: float, is_off: bool) -> None:
         found = expected(series({4 * K: factor, 64 * K: factor}, sizes=(*SIZES, 256 * K, 512 * K)))
-        assert isinstance(found[64 * K].origin, OffTheLine) is is_off
+        assert isinstance(found[64 * K].origin, expectation.OffTheLine) is is_off
 
     def test_a_wide_interval_explains_it(self) -> None:
         rows = series({M: 0.6})
         wide = [
             replace(row, time_s=replace(row.time_s, ci_high=0.7 / 0.6 * row.time_s.p50)) if row.size_bytes == M else row for row in rows
         ]
-        assert isinstance(expected(rows)[M].origin, OffTheLine)
+        assert isinstance(expected(rows)[M].origin, expectation.OffTheLine)
         assert expected(wide)[M].percent_of_expected_time == pytest.approx(100 / 0.6)
 
 
@@ -150,18 +143,18 @@ class TestTheRateOfTheLinks:
 
     def test_a_run_that_exceeds_it_is_compared_with_it(self) -> None:
         found = expected(series(ceiling=self.LINK, percent_of_ceiling=200.0))
-        assert found[16 * M].origin == FromRunAndReference(smallest=64, limited_by="NIC eth0 60 Gb/s")
+        assert found[16 * M].origin == expectation.FromRunAndReference(smallest=64, limited_by="NIC eth0 60 Gb/s")
         assert found[16 * M].percent_of_expected_time == pytest.approx(200, rel=0.02)
 
     def test_a_latency_that_hides_behind_the_bytes_does_not_exceed_it(self) -> None:
         """Times that do not grow with the size have an infinite slope; what counts is the bandwidth of the largest size."""
         link = replace(self.LINK, bytes_per_s=4e9)
         flat = [replace(row, time_s=make_times(1e-3), busbw_bytes_per_s=3.2e9) for row in series(ceiling=link, percent_of_ceiling=80.0)]
-        assert expected(flat)[16 * M].origin == LargestOfRun()
+        assert expected(flat)[16 * M].origin == expectation.LargestOfRun()
 
     @pytest.mark.parametrize("ceiling", [replace(LINK, bytes_per_s=75e9), COPY, replace(COPY, bytes_per_s=1e9)])
     def test_a_slower_run_and_a_measured_reference_leave_the_own_rate(self, ceiling: Ceiling) -> None:
-        assert expected(series(ceiling=ceiling, percent_of_ceiling=20.0))[16 * M].origin == LargestOfRun()
+        assert expected(series(ceiling=ceiling, percent_of_ceiling=20.0))[16 * M].origin == expectation.LargestOfRun()
 
 
 # Healthy H100 nodes, captured; the rows are as a run on them stores them.
@@ -190,16 +183,16 @@ class TestConstantsOfNccl:
         times = expected_times(operation, job_on(H100, 8, 1, "cuda"), SIZES)
         for row, time in zip(rows, times, strict=True):
             each = found[row.size_bytes]
-            assert each.origin == FromNcclConstants(choice=time.how)
+            assert each.origin == expectation.FromNcclConstants(choice=time.how)
             assert each.expected_time_s == pytest.approx(time.seconds)
             assert each.percent_of_expected_time == pytest.approx(100 * time.seconds / row.time_s.p50)
 
     def test_one_size_is_enough_and_a_forced_algorithm_has_its_own_time(self, tmp_path: Path) -> None:
         rows = h100_rows(sizes=(G,))
-        assert origins(rows, h100_run(tmp_path / "one", rows)) == [FromNcclConstants]
+        assert origins(rows, h100_run(tmp_path / "one", rows)) == [expectation.FromNcclConstants]
         rows = h100_rows(algorithm="ring", protocol="simple")
         found = expected(rows, h100_run(tmp_path / "forced", rows))
-        assert {each.origin for each in found.values()} == {FromNcclConstants(choice="ring/Simple")}
+        assert {each.origin for each in found.values()} == {expectation.FromNcclConstants(choice="ring/Simple")}
 
     @pytest.mark.parametrize(("changes", "info"), [
         pytest.param({"operation": "alltoall"}, {}, id="an operation without latencies"),
@@ -215,13 +208,17 @@ class TestConstantsOfNccl:
     def test_otherwise_the_runs_own_sizes_are_the_model(self, tmp_path: Path, changes: dict[str, Any], info: dict[str, Any]) -> None:
         rows = h100_rows(**{"operation": "allreduce", **({} if "operation" in changes else changes)})
         rows = [replace(row, **changes) for row in rows]
-        assert origins(rows, h100_run(tmp_path, rows, **info)) == [SmallestOfRun, *[FromRunSizes] * 3, LargestOfRun]
+        assert origins(rows, h100_run(tmp_path, rows, **info)) == [
+            expectation.SmallestOfRun,
+            *[expectation.FromRunSizes] * 3,
+            expectation.LargestOfRun,
+        ]
 
     def test_a_broken_topology_is_not_known(self, tmp_path: Path) -> None:
         rows = h100_rows()
         run = h100_run(tmp_path, rows)
         (tmp_path / TOPOLOGY).write_text('{"schema": 1, "machines": [{"gpus": 7}]}')
-        assert origins(rows, run)[1] is FromRunSizes
+        assert origins(rows, run)[1] is expectation.FromRunSizes
 
 
 TABLE = [
@@ -255,8 +252,8 @@ class TestTableOfNccl:
         rows = [*h100_rows(sizes=(64 * K,)), *h100_rows(sizes=(G,), evidence={"nccl": {"choices": choices}})]
         run = h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": TABLE}})
         found = expected(rows, run)
-        assert found[64 * K].origin == FromNcclLog(choice="Ring/LL")
-        assert found[G].origin == FromNcclLog(choice="Ring/LL")
+        assert found[64 * K].origin == expectation.FromNcclLog(choice="Ring/LL")
+        assert found[G].origin == expectation.FromNcclLog(choice="Ring/LL")
         assert found[G].expected_time_s == pytest.approx(15e-6 + G / 20e9)
 
     @pytest.mark.parametrize("table", [
@@ -266,11 +263,11 @@ class TestTableOfNccl:
     ])  # fmt: skip
     def test_a_stored_table_that_is_not_valid_is_not_used(self, tmp_path: Path, table: Any) -> None:
         rows = h100_rows()
-        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": table}}))) == {FromNcclConstants}
+        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": table}}))) == {expectation.FromNcclConstants}
 
     def test_the_table_of_another_backend_is_not_used(self, tmp_path: Path) -> None:
         rows = h100_rows()
-        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"torch-nccl": {"tuning": TABLE}}))) == {FromNcclConstants}
+        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"torch-nccl": {"tuning": TABLE}}))) == {expectation.FromNcclConstants}
 
 
 # 20 racks of NVL72: bus bandwidth in GB/s of an all-reduce by size; 1,440 ranks.

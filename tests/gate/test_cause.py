@@ -9,24 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
+from collbench.gating import reasons
 from collbench.gating.cause import cause_of, pattern_of, ranked
 from collbench.gating.conditions import ExpectedChange
-from collbench.gating.reasons import (
-    CarriesAll,
-    CarriesNone,
-    CarriesSome,
-    FasterLink,
-    LikelyCause,
-    LinkOfAll,
-    MatchingRate,
-    OnTheHost,
-    OwnVersion,
-    Plausible,
-    SameLink,
-    SlowBackend,
-    SlowMessages,
-    SlowOperation,
-)
 from collbench.gating.verdict import ACCEPTED, CLEARED, Change
 from collbench.reason import Text
 from collbench.results.row import CaseKey
@@ -50,7 +35,7 @@ def on_mpi(case: dict[str, Any]) -> bool:
     return bool(case["backend"] == "mpi")
 
 
-def cause(listed: list[CaseKey], slower: Slower, factor: float = 1.1, seed: int = 0) -> LikelyCause | None:
+def cause(listed: list[CaseKey], slower: Slower, factor: float = 1.1, seed: int = 0) -> reasons.LikelyCause | None:
     known = judged(listed, lambda case: factor if slower(case) else 1.0, seed)
     return cause_of(known.suspicions, known.groups, known.cases)
 
@@ -70,9 +55,9 @@ def test_the_known_cause_is_found(kind: str, listed: list[CaseKey], slower: Slow
     assert found.cause == kind
 
 
-def messages(found: LikelyCause | None) -> tuple[Any, ...]:
+def messages(found: reasons.LikelyCause | None) -> tuple[Any, ...]:
     """The cause of slower messages: its name, the possible ones, the contrast, and the only backend."""
-    assert isinstance(found, SlowMessages)
+    assert isinstance(found, reasons.SlowMessages)
     return found.cause, found.causes, found.contrast, found.only
 
 
@@ -84,15 +69,15 @@ def test_a_link_with_a_tenth_less_is_the_link_where_only_large_messages_were_mea
 
 def test_the_fact_of_a_cause_has_its_slowdown_and_what_is_not_slower() -> None:
     found = cause(cases(sizes=ON_HOSTS), lambda case: on_mpi(case) and case["size_bytes"] > 1 << 20, 1.05)
-    assert isinstance(found, SlowBackend)
-    assert replace(found, slowdown=(0.0, 0.0)) == SlowBackend("mpi", True, ("large",), ("allreduce",), (0.0, 0.0), ("gloo",))
+    assert isinstance(found, reasons.SlowBackend)
+    assert replace(found, slowdown=(0.0, 0.0)) == reasons.SlowBackend("mpi", True, ("large",), ("allreduce",), (0.0, 0.0), ("gloo",))
     assert found.slowdown == pytest.approx((log(1.06), log(1.06)), abs=0.01)
     found = cause(cases(sizes=ALL), big, 1.2)
     assert messages(found) == ("link", ("link",), "clear", "")
-    assert isinstance(found, SlowMessages) and (found.messages, found.backends) == ("large", ("gloo", "mpi"))
+    assert isinstance(found, reasons.SlowMessages) and (found.messages, found.backends) == ("large", ("gloo", "mpi"))
     assert found.slowdown == pytest.approx((log(1.2), log(1.2)), abs=0.005)
     one = cause(cases(sizes=ALL, operations=THREE), lambda case: bool(case["operation"] == "broadcast"))
-    assert isinstance(one, SlowOperation)
+    assert isinstance(one, reasons.SlowOperation)
     assert (one.operation, one.classes, one.backends, one.others) == (
         "broadcast", ("small", "mid", "large"), ("gloo", "mpi"), ("allgather", "allreduce")
     )  # fmt: skip
@@ -146,7 +131,6 @@ def test_how_often_the_cause_is_wrong() -> None:
 
 # Plausible causes among the changes: the evidence for and against each.
 
-
 TODAY = date(2026, 11, 21)
 MPI = Difference(Item.of("software", "mpi mpi"), "MPICH 4.3", "MPICH 5.0")
 TORCH = Difference(Item.of("software", "gloo torch"), "2.12", "2.13")
@@ -164,29 +148,29 @@ def changed(found: list[Difference], slower: Callable[[dict[str, Any]], bool], f
     return ranked(found, (), TODAY, known.suspicions, cause, groups=known.groups)
 
 
-def why(found: list[Change], of: Difference) -> Plausible | Text | None:
+def why(found: list[Change], of: Difference) -> reasons.Plausible | Text | None:
     return next(each.plausible for each in found if each.what == of.what)
 
 
 def test_changes_of_the_library_or_the_machine_come_first_by_what_is_slower() -> None:
     found = changed(ALL_CHANGES, big)
     assert found[0].what == RATE.what
-    assert isinstance(found[0].plausible, MatchingRate) and exp(found[0].plausible.link) == pytest.approx(1.11, abs=0.005)
-    assert why(found, MPI) == CarriesSome(("gloo",))
-    assert why(found, KERNEL) == OnTheHost("both")
+    assert isinstance(found[0].plausible, reasons.MatchingRate) and exp(found[0].plausible.link) == pytest.approx(1.11, abs=0.005)
+    assert why(found, MPI) == reasons.CarriesSome(("gloo",))
+    assert why(found, KERNEL) == reasons.OnTheHost("both")
     found = changed(ALL_CHANGES, on_mpi)
     assert [each.what for each in found[:2]] == [MPI.what, UCX.what]
-    assert found[0].plausible == found[1].plausible == CarriesAll()
-    assert why(found, RATE) == SameLink()
-    assert (found[-1].what, found[-1].plausible) == (TORCH.what, CarriesNone(("gloo",)))
+    assert found[0].plausible == found[1].plausible == reasons.CarriesAll()
+    assert why(found, RATE) == reasons.SameLink()
+    assert (found[-1].what, found[-1].plausible) == (TORCH.what, reasons.CarriesNone(("gloo",)))
     found = changed(ALL_CHANGES, lambda case: True)
     assert {each.what for each in found[:2]} == {KERNEL.what, PAGES.what}
-    assert found[0].plausible == OnTheHost("all")
-    assert why(found, OURS) == OwnVersion()
+    assert found[0].plausible == reasons.OnTheHost("all")
+    assert why(found, OURS) == reasons.OwnVersion()
     found = changed(ALL_CHANGES, big, nodes=1)
-    assert (found[0].what, found[0].plausible) == (PAGES.what, OnTheHost("memory"))
+    assert (found[0].what, found[0].plausible) == (PAGES.what, reasons.OnTheHost("memory"))
     found = changed([Difference(Item.of("topology", RATE.what), RATE.b, RATE.a), KERNEL], big)
-    assert (found[-1].what, found[-1].plausible) == (RATE.what, FasterLink())
+    assert (found[-1].what, found[-1].plausible) == (RATE.what, reasons.FasterLink())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +178,7 @@ def test_changes_of_the_library_or_the_machine_come_first_by_what_is_slower() ->
 )
 def test_an_unknown_link_rate_is_still_a_change_of_the_link(a: str, b: str) -> None:
     (found,) = changed([Difference(Item.of("topology", "machines 0 nics mlx5_0 ports 1 rate_text"), a, b)], big)
-    assert found.plausible == LinkOfAll()
+    assert found.plausible == reasons.LinkOfAll()
 
 
 def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None:
@@ -208,5 +192,5 @@ def test_without_a_slowdown_changes_keep_their_order_and_have_no_cause() -> None
 
 def test_a_rate_below_one_is_a_rate() -> None:
     found = changed([Difference(Item.of("topology", RATE.what), "1.0", "0.9"), KERNEL], big)
-    assert isinstance(found[0].plausible, MatchingRate)
-    assert why(changed([Difference(Item.of("topology", RATE.what), "0", "0.9"), KERNEL], big), RATE) == LinkOfAll()
+    assert isinstance(found[0].plausible, reasons.MatchingRate)
+    assert why(changed([Difference(Item.of("topology", RATE.what), "0", "0.9"), KERNEL], big), RATE) == reasons.LinkOfAll()

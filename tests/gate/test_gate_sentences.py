@@ -251,9 +251,9 @@ WORDS: dict[str, tuple[Call, str]] = {
     "candidate, in the baseline under another name": (lambda: judged(
         copied("new"), baseline=Baseline(Path("base"), [copied("good-0"), *BASE.allocations[1:]])
     ), "allocation new is in the baseline base as good-0: drop it there first to judge it"),
-    "candidate, one name twice": (lambda: judged(slow("b"), slow("b")),
+    "candidate, one name twice": (lambda: judged(slow("a"), slow("b"), slow("b")),
         "two of the candidate's allocations have the same name: measure with another --allocation NAME"),
-    "candidate, one allocation twice": (lambda: judged(copied("a"), copied("b")),
+    "candidate, one allocation twice": (lambda: judged(copied("a"), replace(copied("b"), began_utc="2026-11-20T11:00:00+01:00")),
         "a and b are one allocation under two names: measure a fresh one"),
     "candidate, nothing in common": (lambda: judged(replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})),
         "allocation new and base have no case in common: measure the same suite"),

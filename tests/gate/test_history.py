@@ -156,7 +156,6 @@ def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
 
 # Steps in series: found where they are, at their place, and hardly ever where nothing changed.
 
-
 FLOOR = np.array([0.02])
 
 

@@ -14,37 +14,11 @@ from msgspec.structs import replace
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
+from collbench.gating import reasons
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import CaseGroup, Figures, Scheme, known_median
 from collbench.gating.conditions import ExpectedChange
 from collbench.gating.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
-from collbench.gating.reasons import (
-    CaseNames,
-    EqualStacks,
-    GateNote,
-    GateReason,
-    IncompleteCases,
-    MissingCases,
-    NewCases,
-    NoPairs,
-    NotInterleaved,
-    OtherAllocation,
-    OtherHosts,
-    PairsLeftOut,
-    PairsNeeded,
-    PairsStateChanged,
-    SameJob,
-    SidesDiffer,
-    SlowedOnPurpose,
-    StackChanged,
-    StartUnknown,
-    StillSuspected,
-    UnequalLaunches,
-    UnfinishedLaunches,
-    WideLimits,
-    WithoutProbe,
-    WrongCases,
-)
 from collbench.gating.rule import exceed, slower
 from collbench.gating.verdict import Verdict
 from collbench.results.row import CaseKey
@@ -117,7 +91,7 @@ class TestResults:
     def test_one_allocation_makes_a_suspect_and_a_fast_second_one_clears_it(self) -> None:
         verdict = judged(turns(slower=1.05))
         assert (verdict.result, verdict.reasons) == (
-            "no verdict", (StillSuspected(1, 1),),
+            "no verdict", (reasons.StillSuspected(1, 1),),
         )  # fmt: skip
         (suspect,) = verdict.suspicions
         assert (suspect.name, suspect.state, suspect.limit) == ("allreduce 64 MiB nccl", "suspected", pytest.approx(1.02))
@@ -148,61 +122,58 @@ class TestResults:
 
 
 STARTS = minutes(0, 2, 4, 6, 8)
-LARGE_CASE = CaseNames(("allreduce 64 MiB nccl",))
+LARGE_CASE = reasons.CaseNames(("allreduce 64 MiB nccl",))
 OTHER_RATE = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
 NEWER = {"facts": {**NEW, "software": {"nccl": "2.31"}}}
 OF_JOB_7 = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
-ALL_NEW = NewCases(5, CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
+ALL_NEW = reasons.NewCases(5, reasons.CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
 
 
-def cases_to_judge() -> dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[GateNote, ...]]]:
+def cases_to_judge() -> dict[str, tuple[list[SideBySide], str, tuple[reasons.GateReason, ...], tuple[reasons.GateNote, ...]]]:
     """Made anew for each test, so that it shows what the code does now."""
     flipped_pairs = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"flipped": (4,)}, new={"flipped": (5,)})
     unequal = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
     other_name = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
     return {
         "any order within a pair": ([turns(starts=(minutes(0, 3, 4, 7, 8), minutes(1, 2, 5, 6, 9)))], "passed", (), ()),
-        "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (EqualStacks(),)),
-        "other nodes": (
-            [turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})],
-            "no verdict", (OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,),
-        ),
-        "another topology": ([OTHER_RATE], "no verdict", (SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),), ()),
-        "another stack in the second allocation": (
-            [turns("a", 1.1), turns("b", 1.1, new=NEWER)],
-            "no verdict", (StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), (),
-        ),
-        "allocations of one job": (
-            [turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict", (SameJob("a", "b", "Slurm job 7"),), (),
-        ),
-        "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (), (SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
-        "one stack after the other": (
-            [turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict", (NotInterleaved("a"),), (ALL_NEW,),
-        ),
-        "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (StartUnknown("a"),), (ALL_NEW,)),
-        "launches without a partner": ([unequal], "no verdict", (UnequalLaunches("a", 5, 6),), (EqualStacks(), ALL_NEW)),
-        "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
-        "other allocations": ([other_name], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
-        "pairs in another machine state": ([flipped_pairs], "passed", (), (PairsLeftOut("a", 2, 7),)),
-        "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
-        "too many pairs in another state": (
-            [turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), (),
-        ),
-        "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
-        "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
-        "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),
-        "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict", (IncompleteCases("a (new stack)", LARGE_CASE),), ()),
-        "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (NewCases(1, LARGE_CASE),)),
-        "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (UnfinishedLaunches("a (old stack)", 1, 5),), ()),
-        "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (WideLimits(LARGE_CASE),)),
+        "equal stacks": ([turns(new={"facts": OLD})], "passed", (), (reasons.EqualStacks(),)),
+        "other nodes": ([turns(slower=1.1, new={"facts": {**NEW, "hosts": {"names": "node3, node4"}}})], "no verdict",
+            (reasons.OtherHosts("a", "node1, node2", "node3, node4"),), (ALL_NEW,)),
+        "another topology": ([OTHER_RATE], "no verdict", (reasons.SidesDiffer(Difference(Item.of("topology", "nic rate"), "400", "200")),),
+            ()),
+        "another stack in the second allocation": ([turns("a", 1.1), turns("b", 1.1, new=NEWER)], "no verdict",
+            (reasons.StackChanged("new", "a", "b", Difference(Item.of("software", "nccl"), "2.30", "2.31")),), ()),
+        "allocations of one job": ([turns("a", 1.1, **OF_JOB_7), turns("b", 1.1, **OF_JOB_7)], "no verdict",
+            (reasons.SameJob("a", "b", "Slurm job 7"),), ()),
+        "slowed on purpose": ([turns(new={"slowed": "by=10%"})], "passed", (),
+            (reasons.SlowedOnPurpose("a (new stack)", "by=10%", "stacks"),)),
+        "one stack after the other": ([turns(slower=1.1, starts=(minutes(0, 1, 2, 3, 4), minutes(5, 6, 7, 8, 9)))], "no verdict",
+            (reasons.NotInterleaved("a"),), (ALL_NEW,)),
+        "unknown start": ([turns(starts=(STARTS, minutes(1, 3, None, 7, 9)))], "no verdict", (reasons.StartUnknown("a"),), (ALL_NEW,)),
+        "launches without a partner": ([unequal], "no verdict", (reasons.UnequalLaunches("a", 5, 6),), (reasons.EqualStacks(), ALL_NEW)),
+        "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (reasons.PairsNeeded("a", 4, 5), reasons.StillSuspected(1, 1)), ()),
+        "other allocations": ([other_name], "no verdict", (reasons.OtherAllocation("a", "b"),), (reasons.EqualStacks(), ALL_NEW)),
+        "pairs in another machine state": ([flipped_pairs], "passed", (), (reasons.PairsLeftOut("a", 2, 7),)),
+        "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (reasons.PairsNeeded("a", 4, 5),), ()),
+        "too many pairs in another state": ([turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict",
+            (reasons.PairsStateChanged("a", 3, 9),), ()),
+        "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (reasons.WithoutProbe("a (new stack)", 5, 5),)),
+        "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (reasons.MissingCases("a (new stack)", LARGE_CASE),), ()),
+        "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict",
+            (reasons.IncompleteCases("a (old stack)", LARGE_CASE),), ()),
+        "case missing in a new launch": ([lacking(turns(), "new", 2)], "no verdict",
+            (reasons.IncompleteCases("a (new stack)", LARGE_CASE),), ()),
+        "case of the new stack only": ([lacking(turns(), "old", *range(5))], "passed", (), (reasons.NewCases(1, LARGE_CASE),)),
+        "unfinished launch": ([turns(old={"unfinished": 1})], "no verdict", (reasons.UnfinishedLaunches("a (old stack)", 1, 5),), ()),
+        "wide limits": ([turns(slower=[0.5, 0.8, 1.0, 1.3, 2.0])], "passed", (), (reasons.WideLimits(LARGE_CASE),)),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", cases_to_judge())
 def test_the_result_with_its_reasons_and_notes(name: str) -> None:
-    both, result, reasons, notes = cases_to_judge()[name]
+    both, result, expected, notes = cases_to_judge()[name]
     verdict = judged(*both)
-    assert (verdict.result, verdict.reasons, verdict.notes) == (result, reasons, notes)
+    assert (verdict.result, verdict.reasons, verdict.notes) == (result, expected, notes)
 
 
 def test_another_software_an_announced_topology_and_incomplete_stacks() -> None:
@@ -230,7 +201,7 @@ def test_wrong_data_come_before_everything(name: str) -> None:
     wrong: dict[str, Any] = {name: replace(held, cases={**held.cases, case(8): held.cases[case(8)]._replace(wrong=3)})}
     verdict = judged(replace(both, **wrong))
     assert (verdict.result, verdict.exit_code) == ("wrong data", 4)
-    assert verdict.reasons[0] == WrongCases(f"a ({name} stack)", CaseNames(("allreduce 8 B nccl",)))
+    assert verdict.reasons[0] == reasons.WrongCases(f"a ({name} stack)", reasons.CaseNames(("allreduce 8 B nccl",)))
 
 
 def test_stacks_without_a_common_time_have_no_verdict() -> None:
@@ -238,7 +209,7 @@ def test_stacks_without_a_common_time_have_no_verdict() -> None:
     others = {case(size + 8): measured for size, measured in zip(SIZES, both.new.cases.values(), strict=True)}
     verdict = judged(replace(both, new=replace(both.new, cases=others)))
     assert (verdict.result, verdict.cases) == ("no verdict", 0)
-    assert verdict.reasons[1] == NoPairs("a", 4)
+    assert verdict.reasons[1] == reasons.NoPairs("a", 4)
     nothing = {"cases": {case(8): CaseTimes((None,) * 5, 0, "no GPU")}}
     with pytest.raises(UsageError, match="allocation a "):
         judged(turns(old=nothing, new=nothing))
@@ -249,13 +220,12 @@ def test_a_case_that_the_old_stack_hardly_has_is_not_missed_in_the_new_one() -> 
     hardly = lacking(turns(), "old", 0, 1, 2)
     for both in (hardly, lacking(hardly, "new", 0, 1, 2, 3, 4)):
         verdict = judged(both, turns("b"))
-        assert not [reason for reason in verdict.reasons if isinstance(reason, MissingCases)]
+        assert not [reason for reason in verdict.reasons if isinstance(reason, reasons.MissingCases)]
     well = judged(lacking(lacking(turns(), "old", 0), "new", 0, 1, 2, 3, 4), turns("b"))
-    assert [reason for reason in well.reasons if isinstance(reason, MissingCases)]
+    assert [reason for reason in well.reasons if isinstance(reason, reasons.MissingCases)]
 
 
 # The rule for pairs of launches on figures that can be computed by hand.
-
 
 OF_LARGE, MID, SMALL = (CaseGroup("mpi", "allreduce", name) for name in ("large", "mid", "small"))
 ONE_GROUP = Scheme.of_cases([OF_LARGE] * 3)
@@ -322,7 +292,6 @@ def test_slower_is_what_exceeds_in_both_allocations() -> None:
 
 
 # Folders of launches of two stacks, read as pairs.
-
 
 SIZE = 64 << 20
 
