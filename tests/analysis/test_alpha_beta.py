@@ -46,8 +46,7 @@ def test_a_size_off_the_fit_is_named_and_the_largest_has_then_no_percentage() ->
     at = SIZES.index(1 << 20)
     rows[at] = case(1 << 20, ALPHA * 1.4, RATE / 1.4)
     (found,) = line_fits(rows)
-    assert [size for size, _ in found.fit.off] == [1 << 20]
-    assert found.fit.off[0][1] == pytest.approx(0.4, abs=0.05)
+    assert found.fit.off == ((1 << 20, pytest.approx(0.4, abs=0.05)),)
     # Out of the cache: large messages approach no such rate, and the ceiling there is another.
     rows = [*(case(size) for size in SIZES[:-1]), case(SIZES[-1], ALPHA * 1.4, RATE / 1.4)]
     (found,) = line_fits(rows)

@@ -27,6 +27,8 @@ from tests.results.rows import COPY, make_row, make_times, not_measured, store
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 ALPHA_S, RATE = 10e-6, 10e9  # of the line of these tests: bytes per second of algorithm bandwidth
 SIZES = (64, 4 * K, 64 * K, M, 16 * M)
+MORE_SIZES = (*SIZES, 256 * K, 512 * K)
+OF_RUN = [expectation.SmallestOfRun, *[expectation.FromRunSizes] * 3, expectation.LargestOfRun]  # where the sizes of the run are the model
 NO_RUN = Run(Path("none"))
 
 
@@ -41,6 +43,11 @@ def series(factors: dict[int, float] | None = None, sizes: tuple[int, ...] = SIZ
     return rows
 
 
+def oversubscribed(size: int, rows: list[Row]) -> list[Row]:
+    """The rows, of which this size is unreliable."""
+    return [replace(row, flags=("oversubscribed",)) if row.size_bytes == size else row for row in rows]
+
+
 def expected(rows: list[Row], run: Run = NO_RUN) -> dict[int, Any]:
     return {row.size_bytes: row.expectation for row in with_expectations(rows, run)}
 
@@ -52,17 +59,13 @@ def origins(rows: list[Row], run: Run = NO_RUN) -> list[type]:
 class TestTheLineOfARun:
     def test_the_ends_make_it_in_any_order_and_the_others_are_compared_with_it(self) -> None:
         found = expected(series({64 * K: 1.25}))
-        assert [type(each.origin) for each in found.values()] == [
-            expectation.SmallestOfRun,
-            *[expectation.FromRunSizes] * 3,
-            expectation.LargestOfRun,
-        ]
+        assert [type(each.origin) for each in found.values()] == OF_RUN
         assert found[64].percent_of_expected_time is None and found[16 * M].percent_of_expected_time is None
         assert found[M].percent_of_expected_time == pytest.approx(100)
         assert found[M].expected_time_s == pytest.approx(ALPHA_S + M / RATE)
-        assert found[64 * K].percent_of_expected_time == pytest.approx(80)
-        assert found[64 * K].percent_of_expected_time_low == pytest.approx(80 / 1.01)
-        assert found[64 * K].percent_of_expected_time_high == pytest.approx(80 / 0.99)
+        slow = found[64 * K]
+        percents = (slow.percent_of_expected_time, slow.percent_of_expected_time_low, slow.percent_of_expected_time_high)
+        assert percents == pytest.approx((80, 80 / 1.01, 80 / 0.99))
         assert found[M].origin == expectation.FromRunSizes(smallest=64, largest=16 * M)
         rows = series({64 * K: 1.25})
         assert expected(rows) == expected(rows[::-1])
@@ -72,8 +75,7 @@ class TestTheLineOfARun:
         found = expected(bare)[M]
         assert found.percent_of_expected_time == pytest.approx(100)
         assert (found.percent_of_expected_time_low, found.percent_of_expected_time_high) == (None, None)
-        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
-        found = expected(rows)[M]
+        found = expected(oversubscribed(M, series({M: 1.2})))[M]
         assert (found.origin, found.percent_of_expected_time) == (expectation.UnreliableTime(), None)
         assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
         rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
@@ -111,13 +113,12 @@ class TestNoModel:
         assert type(found[64].origin) is expectation.SmallestOfRun
 
     def test_neighbors_that_are_slower_are_a_switch_of_the_library_also_an_unreliable_one(self) -> None:
-        found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=(*SIZES, 256 * K, 512 * K)))
+        found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=MORE_SIZES))
         assert found[4 * K].origin == expectation.OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
         assert found[64 * K].origin == expectation.OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
         assert (found[64 * K].expected_time_s, found[64 * K].percent_of_expected_time) == (None, None)
         assert found[M].percent_of_expected_time == pytest.approx(100)
-        sizes = (*SIZES, 256 * K, 512 * K)
-        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == 4 * K else row for row in series({4 * K: 3, 64 * K: 3}, sizes)]
+        rows = oversubscribed(4 * K, series({4 * K: 3, 64 * K: 3}, MORE_SIZES))
         assert isinstance(expected(rows)[64 * K].origin, expectation.OffTheLine)
 
     def test_one_faster_size_and_a_single_one_between_the_ends_are_off_the_line(self) -> None:
@@ -126,16 +127,14 @@ class TestNoModel:
 
     @pytest.mark.parametrize(("factor", "is_off"), [(HOLDS_WITHIN * 0.99, False), (1.02 * HOLDS_WITHIN, True)])
     def test_the_factor_holds_beyond_the_interval(self, factor: float, is_off: bool) -> None:
-        found = expected(series({4 * K: factor, 64 * K: factor}, sizes=(*SIZES, 256 * K, 512 * K)))
+        found = expected(series({4 * K: factor, 64 * K: factor}, sizes=MORE_SIZES))
         assert isinstance(found[64 * K].origin, expectation.OffTheLine) is is_off
 
     def test_a_wide_interval_explains_it(self) -> None:
-        rows = series({M: 0.6})
-        wide = [
-            replace(row, time_s=replace(row.time_s, ci_high=0.7 / 0.6 * row.time_s.p50)) if row.size_bytes == M else row for row in rows
-        ]
-        assert isinstance(expected(rows)[M].origin, expectation.OffTheLine)
-        assert expected(wide)[M].percent_of_expected_time == pytest.approx(100 / 0.6)
+        *rows, row, largest = series({M: 0.6})
+        wide = replace(row, time_s=replace(row.time_s, ci_high=0.7 / 0.6 * row.time_s.p50))
+        assert isinstance(expected([*rows, row, largest])[M].origin, expectation.OffTheLine)
+        assert expected([*rows, wide, largest])[M].percent_of_expected_time == pytest.approx(100 / 0.6)
 
 
 class TestTheRateOfTheLinks:
@@ -208,11 +207,7 @@ class TestConstantsOfNccl:
     def test_otherwise_the_runs_own_sizes_are_the_model(self, tmp_path: Path, changes: dict[str, Any], info: dict[str, Any]) -> None:
         rows = h100_rows(**{"operation": "allreduce", **({} if "operation" in changes else changes)})
         rows = [replace(row, **changes) for row in rows]
-        assert origins(rows, h100_run(tmp_path, rows, **info)) == [
-            expectation.SmallestOfRun,
-            *[expectation.FromRunSizes] * 3,
-            expectation.LargestOfRun,
-        ]
+        assert origins(rows, h100_run(tmp_path, rows, **info)) == OF_RUN
 
     def test_a_broken_topology_is_not_known(self, tmp_path: Path) -> None:
         rows = h100_rows()
@@ -252,22 +247,17 @@ class TestTableOfNccl:
         rows = [*h100_rows(sizes=(64 * K,)), *h100_rows(sizes=(G,), evidence={"nccl": {"choices": choices}})]
         run = h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": TABLE}})
         found = expected(rows, run)
-        assert found[64 * K].origin == expectation.FromNcclLog(choice="Ring/LL")
-        assert found[G].origin == expectation.FromNcclLog(choice="Ring/LL")
+        assert found[64 * K].origin == found[G].origin == expectation.FromNcclLog(choice="Ring/LL")
         assert found[G].expected_time_s == pytest.approx(15e-6 + G / 20e9)
 
-    @pytest.mark.parametrize("table", [
-        "text", [["AllReduce", "Ring", "Simple", 40.0]], [["AllReduce", "Ring", "Fast", 40.0, 200.0]],
-        [["AllReduce", "Ring", "Simple", "40", 200.0]], [["AllReduce", "Ring", "Simple", 40.0, -1.0]],
-        [["AllReduce", None, "Simple", 40.0, 1.0]],
+    @pytest.mark.parametrize(("backend", "table"), [
+        ("torch-nccl", TABLE), ("nccl", "text"), ("nccl", [["AllReduce", "Ring", "Simple", 40.0]]),
+        ("nccl", [["AllReduce", "Ring", "Fast", 40.0, 200.0]]), ("nccl", [["AllReduce", "Ring", "Simple", "40", 200.0]]),
+        ("nccl", [["AllReduce", "Ring", "Simple", 40.0, -1.0]]), ("nccl", [["AllReduce", None, "Simple", 40.0, 1.0]]),
     ])  # fmt: skip
-    def test_a_stored_table_that_is_not_valid_is_not_used(self, tmp_path: Path, table: Any) -> None:
+    def test_a_stored_table_of_another_backend_or_that_is_not_valid_is_not_used(self, tmp_path: Path, backend: str, table: Any) -> None:
         rows = h100_rows()
-        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": table}}))) == {expectation.FromNcclConstants}
-
-    def test_the_table_of_another_backend_is_not_used(self, tmp_path: Path) -> None:
-        rows = h100_rows()
-        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"torch-nccl": {"tuning": TABLE}}))) == {expectation.FromNcclConstants}
+        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={backend: {"tuning": table}}))) == {expectation.FromNcclConstants}
 
 
 # 20 racks of NVL72: bus bandwidth in GB/s of an all-reduce by size; 1,440 ranks.
@@ -280,10 +270,11 @@ def racks(rates: dict[int, float] = RACKS, percent: float = 41.0) -> list[Row]:
     for size, rate in rates.items():
         seconds = 2 * 1439 / 1440 * size / (rate * 1e9)
         times = replace(make_times(seconds), ci_low=None, ci_high=None)
-        figures = {
-            "algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": rate * 1e9, "ranks": 1440, "nodes": 360, "flags": ("imported",),
-        }  # fmt: skip
-        rows.append(make_row(size, time_s=times, ceiling=ceiling, percent_of_ceiling=100 * rate * 1e9 / ceiling.bytes_per_s, **figures))
+        rates = {"algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": rate * 1e9, "ceiling": ceiling}
+        percent_of_ceiling = 100 * rate * 1e9 / ceiling.bytes_per_s
+        rows.append(
+            make_row(size, time_s=times, percent_of_ceiling=percent_of_ceiling, ranks=1440, nodes=360, flags=("imported",), **rates)
+        )
     return rows
 
 

@@ -1,6 +1,5 @@
 """The runs of an allocation, as the gate reads them."""
 
-import json
 import re
 from math import exp
 from pathlib import Path
@@ -10,13 +9,8 @@ import pytest
 from collbench.errors import UsageError
 from collbench.gating.allocation import allocation_from, allocations_in
 from collbench.results.reader import read_run
-from tests.gate.allocations import launch, launches
+from tests.gate.allocations import edit_info, launch, launches
 from tests.results.rows import COPY, make_row, make_times, not_measured, store
-
-
-def edit_info(run: Path, **changes: object) -> None:
-    info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**info, **changes}))
 
 
 def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> None:

@@ -16,20 +16,8 @@ from msgspec.structs import replace
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
+from collbench.gating import baseline
 from collbench.gating.allocation import COLUMNS, allocation_from, allocations_in
-from collbench.gating.baseline import (
-    Baseline,
-    CaseGroup,
-    Scheme,
-    add_all,
-    drop,
-    head_of,
-    known_median,
-    load,
-    scheme_of,
-    size_class,
-    times_of,
-)
 from collbench.gating.reasons import BaselineOfOneJob, SameJob, SameJobAsBaseline
 from collbench.records import document
 from collbench.report.baseline import baseline_lines
@@ -50,8 +38,8 @@ def night(tmp_path: Path) -> Path:
 
 def test_an_allocation_reads_back_as_it_was_added_with_its_cases_in_order(tmp_path: Path, night: Path) -> None:
     (allocation,) = allocations_in([night])
-    assert [file.name for file in add_all(tmp_path / "base", [allocation])] == [FILE]
-    (again,) = load(tmp_path / "base").allocations
+    assert [file.name for file in baseline.add_all(tmp_path / "base", [allocation])] == [FILE]
+    (again,) = baseline.load(tmp_path / "base").allocations
     assert again == allocation
     lines = (tmp_path / "base" / FILE).read_text().splitlines()
     assert [json.loads(line)[-4] for line in lines[1:]] == [8, 1024, 64 << 20]
@@ -62,34 +50,37 @@ def test_only_an_allocation_with_other_calls_has_a_column_of_them(tmp_path: Path
     (plain,) = allocations_in([night])
     case, times = next(iter(plain.cases.items()))
     other = replace(plain, name="night-2", cases={**plain.cases, case._replace(call="persistent"): times})
-    files = add_all(tmp_path / "base", [plain, other])
+    files = baseline.add_all(tmp_path / "base", [plain, other])
     assert [json.loads(file.read_text().splitlines()[0])["columns"][:-3] for file in files] == [list(_STORED), list(COLUMNS)]
-    assert load(tmp_path / "base").allocations == [plain, other]
+    assert baseline.load(tmp_path / "base").allocations == [plain, other]
 
 
 def test_allocations_are_added_once_and_dropped(tmp_path: Path, night: Path) -> None:
-    add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
-    baseline = load(tmp_path / "base")
-    times = np.exp(times_of(baseline.allocations, baseline.cases))
+    baseline.add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
+    stored = baseline.load(tmp_path / "base")
+    times = np.exp(baseline.times_of(stored.allocations, stored.cases))
     assert times == pytest.approx(np.array([[2e-6, 4e-6, 0.1], [2e-6, np.nan, np.nan]]), nan_ok=True)
-    assert scheme_of(baseline.cases).groups == (CaseGroup("nccl", "allreduce", "small"), CaseGroup("nccl", "allreduce", "large"))
-    drop(tmp_path / "base", "night-1")
-    assert [each.name for each in load(tmp_path / "base").allocations] == ["other"]
+    assert baseline.scheme_of(stored.cases).groups == (
+        baseline.CaseGroup("nccl", "allreduce", "small"),
+        baseline.CaseGroup("nccl", "allreduce", "large"),
+    )
+    baseline.drop(tmp_path / "base", "night-1")
+    assert [each.name for each in baseline.load(tmp_path / "base").allocations] == ["other"]
     with pytest.raises(UsageError, match=r"night-1 .* other$"):
-        drop(tmp_path / "base", "night-1")
+        baseline.drop(tmp_path / "base", "night-1")
 
 
 def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, night: Path) -> None:
     allocations = allocations_in([night])
-    add_all(tmp_path / "base", allocations)
+    baseline.add_all(tmp_path / "base", allocations)
     with pytest.raises(UsageError, match="allocation night-1 "):
-        add_all(tmp_path / "base", [*allocations_in([launch(tmp_path / "another", {8: 1e-6})]), *allocations])
-    assert [each.name for each in load(tmp_path / "base").allocations] == ["night-1"]
+        baseline.add_all(tmp_path / "base", [*allocations_in([launch(tmp_path / "another", {8: 1e-6})]), *allocations])
+    assert [each.name for each in baseline.load(tmp_path / "base").allocations] == ["night-1"]
 
 
 def test_what_is_not_good_is_not_added(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="runs/a/launch-2"):
-        add_all(tmp_path / "base", [allocation("bad", unfinished=1, stopped=("runs/a/launch-2",))])
+        baseline.add_all(tmp_path / "base", [allocation("bad", unfinished=1, stopped=("runs/a/launch-2",))])
     assert not (tmp_path / "base").exists()
 
 
@@ -121,11 +112,11 @@ def _column(name: str, value: Any) -> Edit:
     (_column("size_bytes", True), "line 2 "), (_column("backend", "n\x1b[2Jccl"), "line 2 "), (_column("mode", []), "line 2 "),
 ])  # fmt: skip
 def test_the_error_of_an_altered_file_has_the_place(tmp_path, night, edit, words):
-    add_all(tmp_path / "base", allocations_in([night]))
+    baseline.add_all(tmp_path / "base", allocations_in([night]))
     file = tmp_path / "base" / FILE
     file.write_text("\n".join(edit(file.read_text().splitlines())))
     with pytest.raises(UsageError, match=words):
-        load(tmp_path / "base")
+        baseline.load(tmp_path / "base")
 
 
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda data: data.decode("latin-1")))
@@ -133,41 +124,41 @@ def test_the_error_of_an_altered_file_has_the_place(tmp_path, night, edit, words
 def test_any_content_of_a_file_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="night-1"):
-        load(tmp_path)
+        baseline.load(tmp_path)
 
 
 def test_a_case_that_could_not_be_measured_keeps_its_reason(tmp_path: Path) -> None:
-    add_all(tmp_path / "base", allocations_in([store(tmp_path / "a", [not_measured("no GPU"), make_row(8)])]))
-    (again,) = load(tmp_path / "base").allocations
+    baseline.add_all(tmp_path / "base", allocations_in([store(tmp_path / "a", [not_measured("no GPU"), make_row(8)])]))
+    (again,) = baseline.load(tmp_path / "base").allocations
     assert sorted(str(measured.na) for measured in again.cases.values()) == ["None", "no GPU"]
 
 
 def test_one_allocation_under_two_names_counts_once(tmp_path: Path, night: Path) -> None:
     (one,) = allocations_in([night])
-    add_all(tmp_path / "base", [one])
+    baseline.add_all(tmp_path / "base", [one])
     with pytest.raises(UsageError, match="night-1 and again "):
-        add_all(tmp_path / "base", [replace(one, name="again")])
+        baseline.add_all(tmp_path / "base", [replace(one, name="again")])
     head, *rest = (tmp_path / "base" / FILE).read_text().splitlines()
     copied = json.dumps({**json.loads(head), "name": "copy"})
     (tmp_path / "base" / FILE.replace("night-1", "copy")).write_text("\n".join([copied, *rest]))
     with pytest.raises(UsageError, match="copy and night-1 "):
-        load(tmp_path / "base")
+        baseline.load(tmp_path / "base")
 
 
 def test_imported_and_measured_allocations_need_two_baselines(tmp_path: Path, night: Path) -> None:
     (one,) = allocations_in([night])
     other = replace(one, name="other", began_utc="2026-11-01T00:00:00Z", imported=True)
-    add_all(tmp_path / "base", [other])
-    assert load(tmp_path / "base").allocations[0].imported
+    baseline.add_all(tmp_path / "base", [other])
+    assert baseline.load(tmp_path / "base").allocations[0].imported
     with pytest.raises(UsageError, match=r"other .*imported.*night-1"):
-        add_all(tmp_path / "base", [one])
+        baseline.add_all(tmp_path / "base", [one])
 
 
 def test_a_baseline_without_a_start_comes_first(tmp_path: Path, night: Path) -> None:
     (one,) = allocations_in([night])
     names = {"a": "2026-11-02T00:00:00+02:00", "b": "", "c": "2026-11-01T23:00:00Z"}
-    add_all(tmp_path / "base", [replace(one, name=name, began_utc=began) for name, began in names.items()])
-    assert [each.name for each in load(tmp_path / "base").allocations] == ["b", "a", "c"]
+    baseline.add_all(tmp_path / "base", [replace(one, name=name, began_utc=began) for name, began in names.items()])
+    assert [each.name for each in baseline.load(tmp_path / "base").allocations] == ["b", "a", "c"]
 
 
 # The file of an allocation: written completely or not at all, replaces nothing; an altered file is one error or can be judged.
@@ -188,12 +179,12 @@ class TestWithoutLinks:
         no_links(monkeypatch)
 
     def test_a_link_may_fail(self, tmp_path: Path) -> None:
-        add_all(tmp_path, [allocation("good-0")])
-        assert load(tmp_path).allocations == [allocation("good-0")]
+        baseline.add_all(tmp_path, [allocation("good-0")])
+        assert baseline.load(tmp_path).allocations == [allocation("good-0")]
         assert [each.name for each in tmp_path.iterdir()] == [GOOD]
         (tmp_path / GOOD).write_text("another file")
         with pytest.raises(UsageError, match="good-0"):
-            add_all(tmp_path, [allocation("good-0")])
+            baseline.add_all(tmp_path, [allocation("good-0")])
         assert (tmp_path / GOOD).read_text() == "another file"
 
     def test_an_incomplete_file_is_removed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,17 +197,17 @@ class TestWithoutLinks:
 
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(UsageError, match=os.strerror(errno.ENOSPC)):
-            add_all(tmp_path, [allocation("good-0")])
+            baseline.add_all(tmp_path, [allocation("good-0")])
         assert not list(tmp_path.iterdir())
 
 
 def test_ceilings_are_stored_and_a_file_without_them_is_read(tmp_path: Path) -> None:
     was = LinkCeiling("allreduce", "mpi", "all", 2, 2, None, "ring", 1e9, "NIC eth0 10 Gb/s")
-    add_all(tmp_path, [allocation("good-0", ceilings=(was,))])
-    assert load(tmp_path).allocations[0].ceilings == (was,)
+    baseline.add_all(tmp_path, [allocation("good-0", ceilings=(was,))])
+    assert baseline.load(tmp_path).allocations[0].ceilings == (was,)
     file = tmp_path / GOOD
     file.write_text(file.read_text().replace('"ceilings":', '"unknown":').replace('"ceilings" :', '"unknown":'))
-    assert load(tmp_path).allocations[0].ceilings == ()
+    assert baseline.load(tmp_path).allocations[0].ceilings == ()
 
 
 def test_a_link_that_was_made_despite_an_error_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,18 +218,18 @@ def test_a_link_that_was_made_despite_an_error_counts(tmp_path: Path, monkeypatc
         raise FileExistsError(errno.EEXIST, "File exists")
 
     monkeypatch.setattr(os, "link", twice)
-    add_all(tmp_path, [allocation("good-0")])
-    assert [each.name for each in load(tmp_path).allocations] == ["good-0"]
+    baseline.add_all(tmp_path, [allocation("good-0")])
+    assert [each.name for each in baseline.load(tmp_path).allocations] == ["good-0"]
 
 
 def test_the_error_of_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_links(monkeypatch, errno.EROFS)
     with pytest.raises(UsageError, match=os.strerror(errno.EROFS)):
-        add_all(tmp_path, [allocation("good-0")])
+        baseline.add_all(tmp_path, [allocation("good-0")])
 
 
 def written(folder: Path) -> Path:
-    (file,) = add_all(folder, [allocation("good-0", launches=3)])
+    (file,) = baseline.add_all(folder, [allocation("good-0", launches=3)])
     return file
 
 
@@ -258,8 +249,8 @@ def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, ed
         actual[line][names[place % len(names)]] = value
     file.write_text("\n".join(map(json.dumps, actual)))
     try:
-        (odd,) = load(tmp_path).allocations
-        around = Baseline(tmp_path, [*(allocation(f"good-{number}", launches=3) for number in range(1, 5)), odd])
+        (odd,) = baseline.load(tmp_path).allocations
+        around = baseline.Baseline(tmp_path, [*(allocation(f"good-{number}", launches=3) for number in range(1, 5)), odd])
         verdict = judged(allocation("new"), baseline=around)
     except UsageError as error:
         assert "\n" not in str(error)
@@ -270,21 +261,21 @@ def test_an_altered_baseline_is_one_sentence_or_can_be_judged(tmp_path: Path, ed
 
 
 def test_files_that_cannot_be_an_allocation_are_rejected(tmp_path: Path) -> None:
-    add_all(tmp_path, [allocation("good-0")])
+    baseline.add_all(tmp_path, [allocation("good-0")])
     head = (tmp_path / GOOD).read_bytes().partition(b"\n")[0]
     for more, words in ((b"[" + b"[]," * (1 << 23) + b"1]", "values"), (b"\n" * ((1 << 20) + 1), "cases"), (b"[" * 100_000, "recursion")):
         (tmp_path / GOOD).write_bytes(head + b"\n" + more + b"\n")
         with pytest.raises(UsageError, match=rf"good-0.*{words}"):
-            load(tmp_path)
+            baseline.load(tmp_path)
 
 
 def test_nothing_or_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"^{re.escape(str(tmp_path))} "):
-        load(tmp_path)
+        baseline.load(tmp_path)
     os.mkfifo(tmp_path / GOOD)
     with pytest.raises(UsageError, match="pipe"):
-        load(tmp_path)
-    assert head_of(tmp_path / GOOD) is None
+        baseline.load(tmp_path)
+    assert baseline.head_of(tmp_path / GOOD) is None
 
 
 # Classes by size, groups, and medians over what is known.
@@ -294,13 +285,13 @@ def test_nothing_or_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> Non
     ("size", "name"), [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")]
 )
 def test_size_classes_have_the_bounds_of_the_protocol(size: int, name: str) -> None:
-    assert size_class(size) == name
+    assert baseline.size_class(size) == name
 
 
 def test_groups_have_names_members_and_medians() -> None:
-    assert str(CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
-    a, b = CaseGroup("mpi", "allreduce", "small"), CaseGroup("mpi", "allreduce", "large")
-    scheme = Scheme.of_cases([a, b, a, b, a])
+    assert str(baseline.CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
+    a, b = baseline.CaseGroup("mpi", "allreduce", "small"), baseline.CaseGroup("mpi", "allreduce", "large")
+    scheme = baseline.Scheme.of_cases([a, b, a, b, a])
     assert [cases.tolist() for cases in scheme.members] == [[0, 2, 4], [1, 3]]
     values = np.array([1.0, 10.0, 3.0, np.nan, 2.0])
     assert scheme.medians(values).tolist() == [2.0, 10.0]
@@ -312,7 +303,7 @@ def test_groups_have_names_members_and_medians() -> None:
 def test_the_known_median_is_numpys_over_what_is_known(values: list[float]) -> None:
     array = np.array(values, dtype=np.float64)
     known = array[np.isfinite(array)]
-    found = known_median(array)
+    found = baseline.known_median(array)
     assert np.isnan(found) if not len(known) else float(found) == pytest.approx(float(np.median(known)))
 
 
@@ -348,16 +339,16 @@ def test_a_job_counts_once_but_launches_may_be_of_many() -> None:
 
 def test_a_baseline_accepts_a_job_once_and_the_verdict_notes_a_repeated_one(tmp_path: Path) -> None:
     first, second = (replace(allocation(f"good-{number}", launches=number + 1), jobs=JOB) for number in range(2))
-    add_all(tmp_path, [first])
-    assert load(tmp_path).allocations == [first]
+    baseline.add_all(tmp_path, [first])
+    assert baseline.load(tmp_path).allocations == [first]
     verdict = judged(allocation("new"), baseline=base(first, second, *BASE.allocations[2:]))
     assert verdict.notes[0] == BaselineOfOneJob("good-0", "good-1", *JOB)
 
 
 def test_a_baseline_of_an_older_collbench_has_no_jobs(tmp_path: Path) -> None:
-    (file,) = add_all(tmp_path, [replace(allocation("good-0"), jobs=JOB)])
+    (file,) = baseline.add_all(tmp_path, [replace(allocation("good-0"), jobs=JOB)])
     head, *cases = file.read_text().splitlines()
     actual = json.loads(head)
     assert actual.pop("jobs") == list(JOB)
     file.write_text("\n".join([json.dumps(actual), *cases]))
-    assert load(tmp_path).allocations == [allocation("good-0")]
+    assert baseline.load(tmp_path).allocations == [allocation("good-0")]
