@@ -1,7 +1,5 @@
 """Latency and bandwidth of a series: recovered from times with a known truth, from cases that have one honest time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the evaluation of runs finds: slow ranks, links and pairs, the effect of GPUDirect RDMA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Peaks, the library's own choice compared with forced ones, and operations that take longer than what can replace them."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -58,9 +56,8 @@ def test_wrong_data_or_another_path_is_a_headline_only_where_there_is_nothing_el
 
 
 def test_without_a_bandwidth_the_shortest_time_counts_as_of_a_ping_pong() -> None:
-    barriers = [
-        make_row(0, operation="barrier", algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_s=make_times(t)) for t in (3e-6, 2e-6)
-    ]
+    no_rate = {"operation": "barrier", "algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
+    barriers = [make_row(0, time_s=make_times(time_s), **no_rate) for time_s in (3e-6, 2e-6)]
     (headline,) = headlines(barriers)
     assert (headline.row, headline.smallest) == (barriers[1], None)
     alone = [make_row(size, ranks=1, time_s=make_times(size * 1e-9)) for size in (64, 8)]

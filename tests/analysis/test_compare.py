@@ -1,7 +1,5 @@
 """Two sides compared: the ratio and its interval, the word for it, what cannot be compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What differs between two runs: facts, machines, and interfaces without traffic."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GPUDirect RDMA on and off in interleaved launches: what the ratio shows of the path, and when it is inconclusive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

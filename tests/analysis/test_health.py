@@ -1,7 +1,5 @@
 """The rules of `collbench check`: what proves that a row is fast enough or slow, and which cause decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The identity of cases, resumed runs, and launches of one allocation combined."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -40,11 +38,8 @@ def test_the_time_of_a_row_and_what_a_library_was_forced_to_use() -> None:
     assert launches.time_of(make_row(time_s=make_times(2e-6))) == 2e-6
     assert launches.time_of(make_row(time_s=make_times(0.0))) is None
     assert launches.time_of(not_measured("no memory")) is None
-    assert [launches.forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})] == [
-        "",
-        "tree",
-        "tree/ll128",
-    ]
+    forced = [launches.forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})]
+    assert forced == ["", "tree", "tree/ll128"]
 
 
 ROWS = [make_row(8 << step) for step in range(5)]
@@ -169,11 +164,10 @@ class TestFigures:
         assert combined(*[row_of(1e-6, groups=unlisted)] * 2).groups == unlisted
 
     def test_wrong_data_in_any_launch_stays_visible(self) -> None:
-        row = combined(
-            row_of(1e-6), row_of(1e-6, wrong=3, wrong_detail="first at 1"), row_of(1e-6, wrong=2), row_of(1e-6, wrong=None, checked=0)
-        )
+        wrong, unchecked = row_of(1e-6, wrong=3, wrong_detail="first at 1"), row_of(1e-6, wrong=None, checked=0)
+        row = combined(row_of(1e-6), wrong, row_of(1e-6, wrong=2), unchecked)
         assert (row.wrong, row.wrong_detail, row.checked) == (5, "first at 1", 3)
-        assert combined(*[row_of(1e-6, wrong=None, checked=0)] * 2).wrong is None
+        assert combined(unchecked, unchecked).wrong is None
 
     def test_flags_and_reasons_are_united_slowest_ranks_summed_and_state_probes_are_medians(self) -> None:
         row = combined(row_of(1e-6, flags=("drift",), reached=True), row_of(1e-6, flags=("few_samples", "drift"), reached=False))
@@ -195,10 +189,7 @@ class TestFigures:
     @given(st.lists(st.floats(1e-7, 1e-1), min_size=2, max_size=12))
     def test_the_order_of_the_launches_changes_nothing(self, medians: list[float]) -> None:
         one, other = (launches.combine([row_of(p50) for p50 in each]) for each in (medians, medians[::-1]))
-        assert one.time_s.ci_low is not None and one.time_s.ci_high is not None
-        assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (
-            other.time_s.p50 if other.time_s else 0, 0.9 * min(medians), 2 * max(medians),
-        )  # fmt: skip
+        assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (other.time_s.p50, 0.9 * min(medians), 2 * max(medians))
         assert min(medians) <= one.time_s.p50 <= max(medians)
         assert one.time_s.ci_high / one.time_s.ci_low >= 1
 
@@ -233,21 +224,13 @@ class TestCases:
 
 
 class TestTogether:
-    def one(self, *runs: Run) -> launches.Launches:
-        (found,), apart = launches.together(runs)
-        assert apart == []
-        return found
-
-    def test_runs_of_one_allocation_are_one_and_others_are_apart(self) -> None:
-        found, apart = launches.together(
-            [run_of([row_of(1e-6)], name, allocation_id=of) for name, of in (("a", "x"), ("b", "y"), ("c", "x"))]
-        )
+    def test_runs_of_one_allocation_are_one_and_others_and_those_without_are_apart(self) -> None:
+        runs = [run_of([row_of(1e-6)], name, allocation_id=of) for name, of in (("a", "x"), ("b", "y"), ("c", "x"))]
+        found, apart = launches.together(runs)
         assert [(each.name, [run.path.name for run in each.runs]) for each in found] == [("x", ["a", "c"]), ("b", ["b"])]
         assert apart == []
-
-    @pytest.mark.parametrize("allocation", [None, "", 7])
-    def test_runs_without_an_allocation_have_each_their_own(self, allocation: Any) -> None:
-        assert len(launches.together([run_of([], name, allocation_id=allocation) for name in "ab"])[0]) == 2
+        for without in (None, "", 7):
+            assert len(launches.together([run_of([], name, allocation_id=without) for name in "ab"])[0]) == 2, without
 
     @pytest.mark.parametrize(("one", "other", "expected"), [
         ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
@@ -257,21 +240,18 @@ class TestTogether:
     ])  # fmt: skip
     def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], expected: str) -> None:
         found, apart = launches.together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
-        assert len(found) == 2
-        assert [text.partition(": ")[2] for text in apart] == [expected]
+        assert (len(found), [text.partition(": ")[2] for text in apart]) == (2, [expected])
 
-    def test_what_launchers_number_anew_does_not(self) -> None:
-        environments = [
-            {"SLURM_STEP_ID": str(step), "PMI_FD": str(step), "OMPI_MCA_ess_base_jobid": str(step), "COLLBENCH_LOCAL": f"/tmp/{step}",
-             "NCCL_ALGO": "Ring"} for step in range(2)
-        ]  # fmt: skip
-        hosts = (["n1", "n2"], ["n2", "n1"])
-        found = self.one(*(run_of([row_of(1e-6)], hosts=host, environment=one) for one, host in zip(environments, hosts, strict=True)))
-        assert [run.info["hosts"] for run in found.runs] == list(hosts)
-
-    def test_a_backend_that_only_one_has_contradicts_nothing(self) -> None:
-        found = self.one(run_of([], backends={"mpi": {"mpi": "5"}}), run_of([], backends={"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}))
-        assert [sorted(run.info["backends"]) for run in found.runs] == [["mpi"], ["gloo", "mpi"]]
+    def test_what_launchers_number_anew_and_a_backend_that_only_one_has_does_not(self) -> None:
+        numbered = ("SLURM_STEP_ID", "PMI_FD", "OMPI_MCA_ess_base_jobid", "COLLBENCH_LOCAL")
+        first, second = ({**dict.fromkeys(numbered, f"/tmp/{step}"), "NCCL_ALGO": "Ring"} for step in range(2))
+        gloo_too = {"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}
+        runs = [
+            run_of([row_of(1e-6)], hosts=["n1", "n2"], environment=first, backends={"mpi": {"mpi": "5"}}),
+            run_of([row_of(1e-6)], hosts=["n2", "n1"], environment=second, backends=gloo_too),
+        ]
+        (found,), apart = launches.together(runs)
+        assert (found.runs, apart) == (tuple(runs), [])
 
 
 class TestFolders:
@@ -309,8 +289,7 @@ class TestFolders:
 
     def test_junk_in_run_json_is_no_obstacle(self, tmp_path: Path) -> None:
         paths = [store(tmp_path / name, [row_of(1e-6)], allocation_id="job") for name in "ab"]
-        (paths[0] / "run.json").write_text(
-            json.dumps({**read_run(paths[0]).info, "backends": [[1]], "hosts": {}, "rank_map": "x", "host": 3})
-        )
+        junk = {**read_run(paths[0]).info, "backends": [[1]], "hosts": {}, "rank_map": "x", "host": 3}
+        (paths[0] / "run.json").write_text(json.dumps(junk))
         (paths[0] / "topology.json").write_text("[" * 10_000)
         assert [len(each.runs) for each in launches.together(launches.read_all(paths))[0]] == [2]

@@ -1,7 +1,5 @@
 """A rank that finishes last is reported, and called slow only where it is; not chance, ties of the clock, exit skew or roots."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

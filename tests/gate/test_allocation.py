@@ -116,7 +116,6 @@ def test_facts_starts_and_percentages_are_those_of_all_launches(tmp_path: Path) 
 def test_later_launches_add_facts_and_the_first_one_the_start(tmp_path: Path) -> None:
     times = ("2026-11-20T10:00:00Z", "2026-11-20T09:00:00Z", "2026-11-20T11:00:00Z")
     runs = [
-        read_run(store(tmp_path / f"launch-{number}", [make_row(8)], allocation_id="night", started_utc=when))
-        for number, when in enumerate(times)
+        store(tmp_path / f"launch-{number}", [make_row(8)], allocation_id="night", started_utc=when) for number, when in enumerate(times)
     ]
-    assert allocation_from(runs).began_utc == times[1]
+    assert allocation_from([read_run(run) for run in runs]).began_utc == times[1]

@@ -26,6 +26,7 @@ from tests.gate.allocations import launch, launches
 from tests.gate.judging import BASE, allocation, base, judged, slow
 from tests.results.rows import make_row, not_measured, store
 
+JOB = ("Slurm job testbed-12",)
 FILE = "night-1.allocation.jsonl"
 Edit = Callable[[list[str]], list[str]]
 _STORED = COLUMNS[: COLUMNS.index("size_bytes") + 1]  # of cases without values of later columns
@@ -55,27 +56,20 @@ def test_only_an_allocation_with_other_calls_has_a_column_of_them(tmp_path: Path
     assert baseline.load(tmp_path / "base").allocations == [plain, other]
 
 
-def test_allocations_are_added_once_and_dropped(tmp_path: Path, night: Path) -> None:
+def test_allocations_are_added_once_with_an_error_none_is_and_they_are_dropped(tmp_path: Path, night: Path) -> None:
     baseline.add_all(tmp_path / "base", allocations_in([night, launch(tmp_path / "other", {8: 2e-6})]))
+    with pytest.raises(UsageError, match="allocation night-1 "):
+        baseline.add_all(tmp_path / "base", [*allocations_in([launch(tmp_path / "another", {8: 1e-6})]), *allocations_in([night])])
     stored = baseline.load(tmp_path / "base")
+    assert [each.name for each in stored.allocations] == ["night-1", "other"]
     times = np.exp(baseline.times_of(stored.allocations, stored.cases))
     assert times == pytest.approx(np.array([[2e-6, 4e-6, 0.1], [2e-6, np.nan, np.nan]]), nan_ok=True)
-    assert baseline.scheme_of(stored.cases).groups == (
-        baseline.CaseGroup("nccl", "allreduce", "small"),
-        baseline.CaseGroup("nccl", "allreduce", "large"),
-    )
+    groups = [str(group) for group in baseline.scheme_of(stored.cases).groups]
+    assert groups == ["allreduce on nccl, small messages", "allreduce on nccl, large messages"]
     baseline.drop(tmp_path / "base", "night-1")
     assert [each.name for each in baseline.load(tmp_path / "base").allocations] == ["other"]
     with pytest.raises(UsageError, match=r"night-1 .* other$"):
         baseline.drop(tmp_path / "base", "night-1")
-
-
-def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, night: Path) -> None:
-    allocations = allocations_in([night])
-    baseline.add_all(tmp_path / "base", allocations)
-    with pytest.raises(UsageError, match="allocation night-1 "):
-        baseline.add_all(tmp_path / "base", [*allocations_in([launch(tmp_path / "another", {8: 1e-6})]), *allocations])
-    assert [each.name for each in baseline.load(tmp_path / "base").allocations] == ["night-1"]
 
 
 def test_what_is_not_good_is_not_added(tmp_path: Path) -> None:
@@ -201,13 +195,15 @@ class TestWithoutLinks:
         assert not list(tmp_path.iterdir())
 
 
-def test_ceilings_are_stored_and_a_file_without_them_is_read(tmp_path: Path) -> None:
+def test_ceilings_and_jobs_are_stored_and_a_file_of_an_older_collbench_without_them_is_read(tmp_path: Path) -> None:
     was = LinkCeiling("allreduce", "mpi", "all", 2, 2, None, "ring", 1e9, "NIC eth0 10 Gb/s")
-    baseline.add_all(tmp_path, [allocation("good-0", ceilings=(was,))])
-    assert baseline.load(tmp_path).allocations[0].ceilings == (was,)
-    file = tmp_path / GOOD
-    file.write_text(file.read_text().replace('"ceilings":', '"unknown":').replace('"ceilings" :', '"unknown":'))
-    assert baseline.load(tmp_path).allocations[0].ceilings == ()
+    stored = allocation("good-0", ceilings=(was,), jobs=JOB)
+    (file,) = baseline.add_all(tmp_path, [stored])
+    assert baseline.load(tmp_path).allocations == [stored]
+    head, *cases = file.read_text().splitlines()
+    older = {name: value for name, value in json.loads(head).items() if name not in ("ceilings", "jobs")}
+    file.write_text("\n".join([json.dumps(older), *cases]))
+    assert baseline.load(tmp_path).allocations == [allocation("good-0")]
 
 
 def test_a_link_that_was_made_despite_an_error_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,14 +277,9 @@ def test_nothing_or_a_pipe_in_place_of_a_file_is_rejected(tmp_path: Path) -> Non
 # Classes by size, groups, and medians over what is known.
 
 
-@pytest.mark.parametrize(
-    ("size", "name"), [(0, "small"), (16 << 10, "small"), ((16 << 10) + 1, "mid"), (1 << 20, "mid"), ((1 << 20) + 1, "large")]
-)
-def test_size_classes_have_the_bounds_of_the_protocol(size: int, name: str) -> None:
-    assert baseline.size_class(size) == name
-
-
-def test_groups_have_names_members_and_medians() -> None:
+def test_size_classes_have_the_bounds_of_the_protocol_and_groups_names_members_and_medians() -> None:
+    classes = {size: baseline.size_class(size) for size in (0, 16 << 10, (16 << 10) + 1, 1 << 20, (1 << 20) + 1)}
+    assert list(classes.values()) == ["small", "small", "mid", "mid", "large"]
     assert str(baseline.CaseGroup("nccl", "allreduce", "small")) == "allreduce on nccl, small messages"
     a, b = baseline.CaseGroup("mpi", "allreduce", "small"), baseline.CaseGroup("mpi", "allreduce", "large")
     scheme = baseline.Scheme.of_cases([a, b, a, b, a])
@@ -308,8 +299,6 @@ def test_the_known_median_is_numpys_over_what_is_known(values: list[float]) -> N
 
 
 # Allocations of one job of the scheduler are not independent: noise repeats within a job.
-
-JOB = ("Slurm job testbed-12",)
 
 
 def jobs_of(folder: Path, *environments: Any) -> tuple[str, ...]:
@@ -343,12 +332,3 @@ def test_a_baseline_accepts_a_job_once_and_the_verdict_notes_a_repeated_one(tmp_
     assert baseline.load(tmp_path).allocations == [first]
     verdict = judged(allocation("new"), baseline=base(first, second, *BASE.allocations[2:]))
     assert verdict.notes[0] == BaselineOfOneJob("good-0", "good-1", *JOB)
-
-
-def test_a_baseline_of_an_older_collbench_has_no_jobs(tmp_path: Path) -> None:
-    (file,) = baseline.add_all(tmp_path, [replace(allocation("good-0"), jobs=JOB)])
-    head, *cases = file.read_text().splitlines()
-    actual = json.loads(head)
-    assert actual.pop("jobs") == list(JOB)
-    file.write_text("\n".join([json.dumps(actual), *cases]))
-    assert baseline.load(tmp_path).allocations == [allocation("good-0")]

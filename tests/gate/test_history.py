@@ -1,10 +1,7 @@
 """A history: levels, other changes at a step, and cases that are missing for a time."""
 
-from __future__ import annotations
-
 from math import log, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -42,8 +39,7 @@ from tests.conftest import needs_plugin
 from tests.gate.allocations import edit_info, launch, launches
 from tests.gate.histories import SIZES, case, nights, upgraded
 
-if TYPE_CHECKING:
-    from collbench.plugins.selftest.self_test import Cluster
+SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
 
 
 def named(found: History, name: str) -> CaseHistory:
@@ -53,9 +49,7 @@ def named(found: History, name: str) -> CaseHistory:
 
 def test_an_upgrade_changes_its_cases_and_their_group_only() -> None:
     found = history("base", upgraded())
-    assert {each.about.name for each in found.series if each.steps} == {
-        "allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)),
-    }  # fmt: skip
+    assert {each.about.name for each in found.series if each.steps} == SLOWER
     group = named(found, "allreduce on mpi, large messages")
     assert [(level.first, level.last) for level in group.levels] == [(0, 9), (10, 19)]
     assert (group.trend, group.largest) == (pytest.approx(1.05, abs=0.01), pytest.approx(0.0488, abs=0.01))
@@ -98,13 +92,10 @@ def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
 
 def test_the_order_and_the_names_of_series() -> None:
     sheet = history_matrix(nights(4))
-    assert [about.name for about in sheet.abouts if about.kind != CASE] == [
-        "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
-        "allreduce on mpi, small messages", "allreduce on mpi, large messages",
-    ]  # fmt: skip
-    assert [about.case for about in sheet.abouts if about.kind == CASE] == [
-        case(size, backend) for backend in ("gloo", "mpi") for size in SIZES
-    ]
+    groups = [f"allreduce on {backend}, {size_class} messages" for backend in ("gloo", "mpi") for size_class in ("small", "large")]
+    assert [about.name for about in sheet.abouts if about.kind != CASE] == ["all cases", *groups]
+    cases = [case(size, backend) for backend in ("gloo", "mpi") for size in SIZES]
+    assert [about.case for about in sheet.abouts if about.kind == CASE] == cases
     assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
     sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
@@ -210,23 +201,15 @@ def test_for_any_values_steps_are_in_order_and_between_measured_allocations(valu
     assert all(abs(step.change) > step.limit for step in found)
 
 
-def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figures:
-    """[allocations × launches × cases] ln of time, three launches each."""
-    noise, cases = cluster.noise, len(cluster.launch)
-    between = random.normal(0, 1, (count, cases)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
-    return np.asarray(cluster.launches(count, 3, random) + between[:, None, :])
-
-
-def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
+def marks(scheme: Scheme, launches: Figures) -> list[list[int]]:
+    """Where the series of these launches have steps: all cases, each group, each case."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
-    abouts = (
-        SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
-        *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of),
-    )  # fmt: skip
+    groups = [SeriesSubject("group", str(group), group) for group in scheme.groups]
+    abouts = (SeriesSubject("whole", "all cases"), *groups, *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of))
     columns = np.column_stack([common(times), *(common(times[:, members]) for members in scheme.members), times])
-    return HistoryMatrix(
-        abouts, columns, np.concatenate([[floors.whole], floors.groups, floors.cases]), median_variance(np.moveaxis(launches, 1, 2))
-    )
+    all_floors = np.concatenate([[floors.whole], floors.groups, floors.cases])
+    sheet = HistoryMatrix(abouts, columns, all_floors, median_variance(np.moveaxis(launches, 1, 2)))
+    return [[step.at for step in each] for each in steps(sheet.values, sheet.variance(), sheet.floors)]
 
 
 def table(trials: int, count: int, seed: int) -> dict[str, float]:
@@ -234,26 +217,24 @@ def table(trials: int, count: int, seed: int) -> dict[str, float]:
     from collbench.plugins.selftest.self_test import Cluster, Noise, default_scheme
 
     scheme, random = default_scheme(), np.random.default_rng(seed)
-    cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
+    noise, cases, large = Noise(), 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
     found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
     for _ in range(trials):
-        launches = made_up(Cluster.draw(Noise(), scheme, random), count, random)
-        quiet = _marks(sheet(scheme, launches))
+        cluster = Cluster.draw(noise, scheme, random)
+        own, of_all = random.normal(0, 1, (count, len(scheme.of))), random.normal(0, noise.allocation_common, (count, 1))
+        between = own * cluster.allocation + of_all
+        launches = cluster.launches(count, 3, random) + between[:, None, :]
+        quiet = marks(scheme, launches)
         found["false case"] += any(quiet[cases:])
         found["false group"] += any(quiet[:cases])
         chosen = int(random.choice(large))
         group = int(scheme.of[chosen])
-        changes = (("case", 5), ("case", 10), ("group", 2), ("group", 5))
-        for kind, percent in changes:
+        for kind, percent in (("case", 5), ("case", 10), ("group", 2), ("group", 5)):
             members, marked = ([chosen], cases + chosen) if kind == "case" else (scheme.members[group], 1 + group)
             slower = launches.copy()
             slower[count // 2 :, :, members] += log(1 + percent / 100)
-            found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in _marks(sheet(scheme, slower))[marked])
+            found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in marks(scheme, slower)[marked])
     return {name: number / trials for name, number in found.items()}
-
-
-def _marks(made: HistoryMatrix) -> list[list[int]]:
-    return [[step.at for step in each] for each in steps(made.values, made.variance(), made.floors)]
 
 
 @needs_plugin("selftest")
@@ -315,7 +296,6 @@ def test_unreadable_undated_and_wrong_runs_are_noted_and_alone_they_are_no_histo
 
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
-SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
 
 
 def beyond(moves: BaselineDiff) -> set[str]:

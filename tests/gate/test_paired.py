@@ -279,8 +279,6 @@ def test_slower_is_what_exceeds_in_both_allocations() -> None:
 
 # Folders of launches of two stacks, read as pairs.
 
-SIZE = 64 << 20
-
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,21 +290,24 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 def launches(folder: Path, allocation: str, slower: float = 1.0) -> tuple[Path, Path]:
     for number in range(5):
         for second, (stack, factor) in enumerate((("old", 1.0), ("new", slower))):
-            store(
-                folder / allocation / stack / f"launch-{number + 1}",
-                [make_row(SIZE, time_s=make_times(1e-3 * (1 + number) * factor))],
-                allocation_id=allocation, collbench="0.1.0", backends={"nccl": {"version": stack}},
-                started_utc=f"2026-11-20T10:{2 * number + second:02d}:00Z",
-            )  # fmt: skip
+            row = make_row(LARGE, time_s=make_times(1e-3 * (1 + number) * factor))
+            info = {"allocation_id": allocation, "collbench": "0.1.0", "backends": {"nccl": {"version": stack}}}
+            began = f"2026-11-20T10:{2 * number + second:02d}:00Z"
+            store(folder / allocation / stack / f"launch-{number + 1}", [row], started_utc=began, **info)
     return folder / allocation / "old", folder / allocation / "new"
 
 
-def test_folders_of_launches_are_judged(tmp_path: Path) -> None:
+def test_folders_of_launches_are_judged_and_an_allocation_counts_once(tmp_path: Path) -> None:
     first, second = (launches(tmp_path, name, 1.1) for name in "ab")
-    verdict = judge_paired([first[0], second[0]], [first[1], second[1]], (), date(2026, 11, 21))
+    old, new = [first[0], second[0]], [first[1], second[1]]
+    verdict = judge_paired(old, new, (), TODAY)
     assert (verdict.result, verdict.baseline) == ("regression", f"{first[0]}, {second[0]}")
     assert verdict.suspicions[0].factors == pytest.approx((1.1, 1.1))
     assert [(each.before, each.after) for each in verdict.changes] == [("old", "new")]
+    for launch in (launch for stack in second for launch in stack.iterdir()):
+        edit_info(launch, allocation_id="a", id=f"b-{launch.parent.name}-{launch.name}")
+    with pytest.raises(UsageError, match="--paired: allocation a "):
+        side_by_side(old, new)
 
 
 def test_launches_are_paired_by_their_start_and_count_once(tmp_path: Path) -> None:
@@ -320,14 +321,6 @@ def test_launches_are_paired_by_their_start_and_count_once(tmp_path: Path) -> No
     edit_info(new / "launch-5", allocation_id="b")
     with pytest.raises(UsageError, match=r"new .*\(a, b\)"):
         side_by_side([old], [new])
-
-
-def test_an_allocation_counts_once(tmp_path: Path) -> None:
-    first, second = launches(tmp_path, "a"), launches(tmp_path, "b")
-    for launch in (launch for stack in second for launch in stack.iterdir()):
-        edit_info(launch, allocation_id="a", id=f"b-{launch.parent.name}-{launch.name}")
-    with pytest.raises(UsageError, match="--paired: allocation a "):
-        side_by_side([first[0], second[0]], [first[1], second[1]])
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, '{"started_utc": 7}'])
