@@ -319,8 +319,6 @@ def test_a_signal_in_the_middle_leaves_no_half_line(run: RunFolder, monkeypatch:
     run.event("abort", text="interrupted")
     stored = read_run(run.path)
     assert ([event["kind"] for event in stored.events], stored.warnings) == (["abort"], [])
-    monkeypatch.undo()
-    monkeypatch.setattr(store.os, call, strikes)
     struck.clear()
     with pytest.raises(Struck):
         run.append(make_row(32), {"max_s": np.arange(4.0)})

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,10 +219,8 @@ def _read_and_report(path: Path) -> None:
         return
     for row in run.rows:
         for name in row.samples:
-            try:
+            with suppress(UsageError):
                 run.array(row, name)
-            except UsageError:
-                continue
     for format in FORMATS:
         out, err = io.StringIO(), io.StringIO()
         report_run([path], None, format, out, err=err)

@@ -287,7 +287,7 @@ def gated(folder: Path, result: str) -> Path:
     ("passed", "PASS", "vetted"), ("regression", "FAIL", "not vetted"), ("no verdict", "INCOMPLETE", "vetted"),
 ])  # fmt: skip
 def test_a_gate_that_is_not_required_counts_only_if_it_fails(tmp_path: Path, result: str, verdict: str, hosts: str) -> None:
-    found = evidence(run_of(tmp_path), gated(tmp_path, result))
+    found = evidence(run_of(tmp_path, allocation_id="new"), gated(tmp_path, result))
     rules = Criteria(1, "test", {"gate": Criterion(evidence="gate", required=False)})
     assert outcome(rules, found)[0] == [verdict]
     both = Criteria(1, "test", {**criteria(**OPERATIONS).criteria, **rules.criteria}, {"suite": "run quick"})
