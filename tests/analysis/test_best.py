@@ -30,8 +30,7 @@ def test_the_largest_reliable_size_counts_and_larger_ones_are_named() -> None:
     (headline,) = headlines(rows)
     assert (headline.row.size_bytes, headline.left_out) == (4 * MIB, (16 * MIB, 64 * MIB))
     rows = [make_row(4096), make_row(16384, flags=("oversubscribed",)), make_row(MIB, flags=("oversubscribed",))]
-    assert headlines(rows)[0].row.size_bytes == MIB
-    assert headlines(rows[:2])[0].row.size_bytes == 16384
+    assert (headlines(rows)[0].row.size_bytes, headlines(rows[:2])[0].row.size_bytes) == (MIB, 16384)
     (headline,) = headlines([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
     assert headline.row.size_bytes == 1 << 30
 
@@ -171,8 +170,7 @@ def test_what_takes_longer_than_what_replaces_it_or_than_a_larger_size_is_a_viol
     (violation,) = violated(BAD_ALLREDUCE)
     assert violation.row.operation == "allreduce"
     assert [part.operation for part in violation.instead] == ["reduce", "broadcast"]
-    assert violation.instead_s == pytest.approx(40e-6)
-    assert violation.ratio == pytest.approx(2.0)
+    assert (violation.instead_s, violation.ratio) == (pytest.approx(40e-6), pytest.approx(2.0))
     assert violation.low == pytest.approx(2 * 0.99 / 1.01, rel=1e-3) and violation.high == pytest.approx(2 * 1.01 / 0.99, rel=1e-3)
     (violation,) = violated([row("allgather", 50e-6, 4 * KIB), row("allgather", 30e-6, 16 * KIB)])
     assert violation.larger

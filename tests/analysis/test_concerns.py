@@ -74,8 +74,7 @@ def test_where_a_flag_is_in_few_words() -> None:
     many = [make_row(1 << power, backend="mpi", flags=("drift",)) for power in range(3, 13)]
     (found,) = of([*few, *many, make_row(32)])
     assert found.where == "12 of 13 cases: allreduce nccl at 8 B, 16 B; allreduce mpi at 10 sizes, 8 B to 4 KiB"
-    assert of([make_row(flags=("drift",))])[0].where == "the only case"
-    assert of(few)[0].where == "all 2 cases"
+    assert (of([make_row(flags=("drift",))])[0].where, of(few)[0].where) == ("the only case", "all 2 cases")
     others = [make_row(8, operation=name, flags=("drift",)) for name in "abcdef"]
     assert of([*others, make_row()])[0].where.endswith("; d nccl at 8 B; and 2 more series")
     barrier = make_row(0, operation="barrier", flags=("drift",))
@@ -179,8 +178,7 @@ def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
     changes = dropped_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
     (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
     assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
-    assert shown.ceiling.limited_by == f"{FAST.limited_by} in before, now {SLOW.limited_by}"
-    assert shown.own == row(SLOW, 0.06e9)
+    assert (shown.ceiling.limited_by, shown.own) == (f"{FAST.limited_by} in before, now {SLOW.limited_by}", row(SLOW, 0.06e9))
     text = "of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth expected before"
     assert present_percents([shown, row(FAST, 0.1e9, backend="gloo")]) == [text]
     assert present_percents([row(SLOW, 0.06e9)]) == []

@@ -20,8 +20,7 @@ def test_launches_of_an_allocation_are_combined_case_by_case(tmp_path: Path) -> 
     assert (by_size[8].medians_s, by_size[1024].medians_s) == ((1e-6, 3e-6, 2e-6), (4e-6, None, 5e-6))
     assert exp(by_size[8].log_time or 0) == pytest.approx(2e-6)
     assert exp(by_size[1024].log_time or 0) == pytest.approx(4.5e-6)
-    assert found.canary_s == pytest.approx((6.5e-8,) * 3)
-    assert found.facts["hosts"]["names"] == "node1, node2"
+    assert (found.canary_s, found.facts["hosts"]["names"]) == (pytest.approx((6.5e-8,) * 3), "node1, node2")
 
 
 def test_runs_of_their_own_cases_without_a_time_and_wrong_elements(tmp_path: Path) -> None:

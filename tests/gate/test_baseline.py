@@ -322,8 +322,7 @@ def test_a_job_counts_once_but_launches_may_be_of_many() -> None:
     # srun outside an allocation makes a job for each launch.
     assert judged(replace(allocation("new"), jobs=("Slurm job 1", "Slurm job 2"))).result == "passed"
     verdict = judged(allocation("new", jobs=JOB), baseline=base(replace(BASE.allocations[0], jobs=JOB), *BASE.allocations[1:]))
-    assert verdict.result == "no verdict"
-    assert verdict.reasons[0] == SameJobAsBaseline("new", "good-0", *JOB)
+    assert (verdict.result, verdict.reasons[0]) == ("no verdict", SameJobAsBaseline("new", "good-0", *JOB))
 
 
 def test_a_baseline_accepts_a_job_once_and_the_verdict_notes_a_repeated_one(tmp_path: Path) -> None:

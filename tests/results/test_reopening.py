@@ -46,12 +46,16 @@ def _half(path: Path) -> RunFolder:
     return folder
 
 
-def test_what_is_new_goes_behind_what_is_there(tmp_path: Path) -> None:
-    _half(tmp_path / "run")
-    folder = RunFolder.reopen(tmp_path / "run")
-    assert (folder.run["seed"], folder.go_on()) == (7, {})
+@pytest.mark.parametrize("lacks_its_end", [False, True])
+def test_what_is_new_goes_behind_what_is_there_also_behind_a_line_that_lacks_only_its_end(tmp_path: Path, lacks_its_end: bool) -> None:
+    path = _half(tmp_path / "run").path
+    whole = (path / "cells.jsonl").read_bytes()
+    (path / "cells.jsonl").write_bytes(whole[:-1] if lacks_its_end else whole)
+    folder = RunFolder.reopen(path)
+    assert (folder.run["seed"], len(read_run(path).rows), folder.go_on()) == (7, 1, {})
     folder.append(make_row(16), {"max_s": np.arange(5.0)})
-    run = read_run(tmp_path / "run")
+    assert (path / "cells.jsonl").read_bytes().startswith(whole)
+    run = read_run(path)
     assert [row.size_bytes for row in run.rows] == [8, 16]
     assert [run.array(row, "max_s").tolist() for row in run.rows] == [[0, 1, 2], [0, 1, 2, 3, 4]]
 
@@ -71,41 +75,29 @@ def test_half_a_line_is_cut_off_and_samples_that_no_row_has_are_left(tmp_path: P
     assert run.array(run.rows[1], "max_s").tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_line_that_lacks_only_its_end_is_kept_and_ended(tmp_path: Path) -> None:
-    path = _half(tmp_path / "run").path
-    whole = (path / "cells.jsonl").read_bytes()
-    (path / "cells.jsonl").write_bytes(whole[:-1])
-    folder = RunFolder.reopen(path)
-    assert len(read_run(path).rows) == 1
-    assert folder.go_on() == {}
-    folder.append(make_row(16), {})
-    assert (path / "cells.jsonl").read_bytes().startswith(whole)
-    assert [row.size_bytes for row in read_run(path).rows] == [8, 16]
-
-
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    path = _half(tmp_path / "run").path
-    (path / "events.jsonl").unlink()
-    os.mkfifo(path / "events.jsonl")
-    folder = RunFolder.reopen(path)
-    with pytest.raises(UsageError, match="it cannot be written"):
-        folder.go_on()
-
-
-@pytest.mark.parametrize("name", ["cells.jsonl", "samples.bin", "events.jsonl", ".run.json.new"])
-def test_a_link_in_place_of_a_file_leads_nowhere(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", ["cells.jsonl", "samples.bin", "events.jsonl"])
+def test_a_link_in_place_of_a_file_leads_nowhere_and_a_pipe_is_not_waited_for(tmp_path: Path, name: str, kind: str) -> None:
     path, ours = _half(tmp_path / "run").path, tmp_path / "ours"
     ours.write_text("half a line")
-    (path / name).unlink(missing_ok=True)
-    (path / name).symlink_to(ours)
-    folder = RunFolder.reopen(path)
-    if name == ".run.json.new":
-        folder.go_on()
-        folder.resumed()
-        assert json.loads((path / "run.json").read_text())["resumed"] and not (path / "run.json").is_symlink()
+    (path / name).unlink()
+    if kind == "link":
+        (path / name).symlink_to(ours)
     else:
-        with pytest.raises(UsageError, match="it cannot be written"):
-            folder.go_on()
+        os.mkfifo(path / name)
+    with pytest.raises(UsageError, match="it cannot be written"):
+        RunFolder.reopen(path).go_on()
+    assert ours.read_text() == "half a line"
+
+
+def test_a_link_in_place_of_a_draft_leads_nowhere(tmp_path: Path) -> None:
+    path, ours = _half(tmp_path / "run").path, tmp_path / "ours"
+    ours.write_text("half a line")
+    (path / ".run.json.new").symlink_to(ours)
+    folder = RunFolder.reopen(path)
+    folder.go_on()
+    folder.resumed()
+    assert json.loads((path / "run.json").read_text())["resumed"] and not (path / "run.json").is_symlink()
     assert ours.read_text() == "half a line"
 
 
