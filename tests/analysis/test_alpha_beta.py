@@ -1,7 +1,5 @@
 """Latency and bandwidth of a series: recovered from times with a known truth, from cases that have one honest time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,19 +22,16 @@ def case(size: int, alpha: float = ALPHA, rate: float = RATE, **changes: Any) ->
 
 def test_one_protocol_gives_its_latency_its_bandwidth_and_half_size() -> None:
     (found,) = line_fits([case(size) for size in SIZES])
-    assert found.alpha_s.value == pytest.approx(ALPHA, rel=1e-3)
-    assert found.busbw.value == pytest.approx(1.5 * RATE, rel=1e-3)
+    assert (found.alpha_s.value, found.busbw.value) == (pytest.approx(ALPHA, rel=1e-3), pytest.approx(1.5 * RATE, rel=1e-3))
     assert found.busbw.low <= found.busbw.value <= found.busbw.high
-    assert found.percent == pytest.approx(100 * 72 / 50, rel=1e-3)
-    assert found.half_size == pytest.approx(ALPHA * RATE, rel=1e-3)
+    assert (found.percent, found.half_size) == (pytest.approx(100 * 72 / 50, rel=1e-3), pytest.approx(ALPHA * RATE, rel=1e-3))
     assert (found.first, found.row.size_bytes, found.switches, found.fit.off, found.left_out) == (8, 1 << 30, (), (), ())
 
 
 def test_a_switch_of_protocol_is_located_and_the_last_one_gives_the_bandwidth() -> None:
     rows = [case(size, 2e-6, 1e9) if size < 65536 else case(size, 40e-6, 20e9) for size in SIZES]
     (found,) = line_fits(rows)
-    assert found.switches == (65536,)
-    assert found.alpha_s.value == pytest.approx(2e-6, rel=0.01)
+    assert (found.switches, found.alpha_s.value) == ((65536,), pytest.approx(2e-6, rel=0.01))
     assert found.busbw.value == pytest.approx(30e9, rel=0.01)
     assert found.half_size == pytest.approx(40e-6 * 20e9, rel=0.02)  # 10 GB/s is beyond the first protocol
 
@@ -46,8 +41,7 @@ def test_a_size_off_the_fit_is_named_and_the_largest_has_then_no_percentage() ->
     at = SIZES.index(1 << 20)
     rows[at] = case(1 << 20, ALPHA * 1.4, RATE / 1.4)
     (found,) = line_fits(rows)
-    assert [size for size, _ in found.fit.off] == [1 << 20]
-    assert found.fit.off[0][1] == pytest.approx(0.4, abs=0.05)
+    assert found.fit.off == ((1 << 20, pytest.approx(0.4, abs=0.05)),)
     # Out of the cache: large messages approach no such rate, and the ceiling there is another.
     rows = [*(case(size) for size in SIZES[:-1]), case(SIZES[-1], ALPHA * 1.4, RATE / 1.4)]
     (found,) = line_fits(rows)

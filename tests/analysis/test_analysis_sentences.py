@@ -1,7 +1,5 @@
 """What the evaluation of runs finds: slow ranks, links and pairs, the effect of GPUDirect RDMA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -9,13 +7,7 @@ from msgspec.structs import replace
 
 from collbench.analysis.ceilings import CeilingChange, LinkChange, ceiling_sentences
 from collbench.analysis.gdr_check import Effect, sentences
-from collbench.analysis.health import (
-    CheckVerdict,
-    HiddenByNoise,
-    Reach,
-    ReachesExpected,
-    SeriesCheck,
-)
+from collbench.analysis.health import CheckVerdict, HiddenByNoise, Reach, ReachesExpected, SeriesCheck
 from collbench.analysis.stragglers import Role, SlowLink, Straggler
 from collbench.results.quality import QualityReason, RunQuality
 from collbench.stats.launches import Ratio

@@ -1,7 +1,5 @@
 """Peaks, the library's own choice compared with forced ones, and operations that take longer than what can replace them."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,7 @@ def test_the_largest_reliable_size_counts_and_larger_ones_are_named() -> None:
     (headline,) = headlines(rows)
     assert (headline.row.size_bytes, headline.left_out) == (4 * MIB, (16 * MIB, 64 * MIB))
     rows = [make_row(4096), make_row(16384, flags=("oversubscribed",)), make_row(MIB, flags=("oversubscribed",))]
-    assert headlines(rows)[0].row.size_bytes == MIB
-    assert headlines(rows[:2])[0].row.size_bytes == 16384
+    assert (headlines(rows)[0].row.size_bytes, headlines(rows[:2])[0].row.size_bytes) == (MIB, 16384)
     (headline,) = headlines([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
     assert headline.row.size_bytes == 1 << 30
 
@@ -58,9 +55,8 @@ def test_wrong_data_or_another_path_is_a_headline_only_where_there_is_nothing_el
 
 
 def test_without_a_bandwidth_the_shortest_time_counts_as_of_a_ping_pong() -> None:
-    barriers = [
-        make_row(0, operation="barrier", algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_s=make_times(t)) for t in (3e-6, 2e-6)
-    ]
+    no_rate = {"operation": "barrier", "algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
+    barriers = [make_row(0, time_s=make_times(time_s), **no_rate) for time_s in (3e-6, 2e-6)]
     (headline,) = headlines(barriers)
     assert (headline.row, headline.smallest) == (barriers[1], None)
     alone = [make_row(size, ranks=1, time_s=make_times(size * 1e-9)) for size in (64, 8)]
@@ -174,8 +170,7 @@ def test_what_takes_longer_than_what_replaces_it_or_than_a_larger_size_is_a_viol
     (violation,) = violated(BAD_ALLREDUCE)
     assert violation.row.operation == "allreduce"
     assert [part.operation for part in violation.instead] == ["reduce", "broadcast"]
-    assert violation.instead_s == pytest.approx(40e-6)
-    assert violation.ratio == pytest.approx(2.0)
+    assert (violation.instead_s, violation.ratio) == (pytest.approx(40e-6), pytest.approx(2.0))
     assert violation.low == pytest.approx(2 * 0.99 / 1.01, rel=1e-3) and violation.high == pytest.approx(2 * 1.01 / 0.99, rel=1e-3)
     (violation,) = violated([row("allgather", 50e-6, 4 * KIB), row("allgather", 30e-6, 16 * KIB)])
     assert violation.larger

@@ -1,7 +1,5 @@
 """Two sides compared: the ratio and its interval, the word for it, what cannot be compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,11 @@ def only_case(found: Comparison) -> CaseRatio:
 BEFORE = [1.00e-6, 1.01e-6, 0.99e-6, 1.00e-6, 1.02e-6]
 
 
-@pytest.mark.parametrize(
-    ("factor", "outcome"), [(1.2, Outcome.SLOWER), (0.8, Outcome.FASTER), (1.0, Outcome.NO_CHANGE)],
-)  # fmt: skip
+@pytest.mark.parametrize(("factor", "outcome"), [(1.2, Outcome.SLOWER), (0.8, Outcome.FASTER), (1.0, Outcome.NO_CHANGE)])
 def test_launches_on_both_sides(factor: float, outcome: Outcome, tmp_path: Path) -> None:
     after = [factor * p50 for p50 in BEFORE]
     case = only_case(compare(launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", after)))
-    assert case.time == ratio_of_launches(BEFORE, after)
-    assert case.time.value == pytest.approx(factor)
+    assert (case.time, case.time.value) == (ratio_of_launches(BEFORE, after), pytest.approx(factor))
     assert (case.outcome, case.launches) == (outcome, True)
     assert case.bandwidth.value == pytest.approx(1 / factor)
     assert (case.bandwidth.low, case.bandwidth.high) == (1 / (case.time.high or 0), 1 / (case.time.low or 0))
@@ -47,10 +42,8 @@ def test_launches_on_both_sides(factor: float, outcome: Outcome, tmp_path: Path)
 def test_no_change_has_the_largest_difference_that_the_interval_allows_and_the_margin_decides(tmp_path: Path) -> None:
     a, b = launches(tmp_path / "a", BEFORE), launches(tmp_path / "b", BEFORE[::-1])
     case = only_case(compare(a, b))
-    assert case.time.low is not None and case.time.high is not None
     assert case.time.low < 1 < case.time.high
-    assert case.within == max(case.time.high - 1, 1 - case.time.low)
-    assert 0.005 < case.within < 0.05
+    assert case.within == max(case.time.high - 1, 1 - case.time.low) and 0.005 < case.within < 0.05
     assert [only_case(compare(a, b, margin)).outcome for margin in (0.05, 0.001)] == [Outcome.NO_CHANGE, Outcome.INCONCLUSIVE]
 
 
@@ -66,22 +59,17 @@ def test_one_launch_each_decides_nothing(factor: float, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("factor", "outcome"), [(1.0, Outcome.NO_CHANGE), (1.2, Outcome.SLOWER), (0.8, Outcome.FASTER)])
 @pytest.mark.parametrize("single", ["a", "b"])
 def test_the_launches_of_one_side_show_how_far_launches_differ(factor: float, outcome: Outcome, single: str, tmp_path: Path) -> None:
-    of_a, of_b = BEFORE, [factor * p50 for p50 in BEFORE]
-    if single == "a":
-        of_a = of_a[:1]
-    else:
-        of_b = of_b[:1]
+    of_a = BEFORE[:1] if single == "a" else BEFORE
+    of_b = [factor * p50 for p50 in (BEFORE[:1] if single == "b" else BEFORE)]
     case = only_case(compare(launches(tmp_path / "a", of_a), launches(tmp_path / "b", of_b)))
     assert (case.outcome, case.launches, case.scatter) == (outcome, False, 5)
 
 
 def beside(folder: Path, medians: list[float], **info: Any) -> list[Path]:
     """Single runs of one case in a folder."""
-    changes = {"hosts": ["n1"], **info}
-    return [
-        store(folder / f"run-{number}", [make_row(1024, time_s=make_times(p50))], allocation_id=f"{number}", **changes)
-        for number, p50 in enumerate(medians)
-    ]
+    rows = [make_row(1024, time_s=make_times(p50)) for p50 in medians]
+    info = {"hosts": ["n1"], **info}
+    return [store(folder / f"run-{number}", [row], allocation_id=f"{number}", **info) for number, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize(("earlier", "factor", "outcome"), [
@@ -106,9 +94,8 @@ def test_runs_of_another_kind_in_the_folder_show_nothing(other: dict[str, Any], 
 
 @pytest.mark.parametrize(("low", "high"), [(None, None), (1e-320, 3e-6), (3e-6, 1e-6)])
 def test_without_an_interval_that_a_clock_gives_nothing_is_claimed(low: float | None, high: float | None, tmp_path: Path) -> None:
-    a = store(tmp_path / "a", [make_row(8)])
-    b = store(tmp_path / "b", [make_row(8, time_s=Times(2e-6, low, high, 1e-6, 3e-6, 3e-6, 3e-6))])
-    case = only_case(compare(a, b))
+    without = Times(2e-6, low, high, 1e-6, 3e-6, 3e-6, 3e-6)
+    case = only_case(compare(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8, time_s=without)])))
     assert (case.outcome, case.doubt, case.within) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None)
 
 
@@ -123,18 +110,18 @@ def test_the_interval_decides_the_outcome(low: float | None, high: float | None,
 @pytest.mark.parametrize(("factors", "limit", "outcome"), [
     ([1.2, 1.2], 1.05, Outcome.SLOWER), ([0.8], 1.05, Outcome.FASTER), ([1.03], 1.05, Outcome.NO_CHANGE),
     ([1.03], 1.3, Outcome.INCONCLUSIVE), ([1.2, 1.01], 1.05, Outcome.INCONCLUSIVE), ([1.02, 1.0], 1.01, Outcome.NO_CHANGE),
-    ([None], 1.05, Outcome.INCONCLUSIVE),
-    ([1.0], None, Outcome.INCONCLUSIVE),
+    ([None], 1.05, Outcome.INCONCLUSIVE), ([1.0], None, Outcome.INCONCLUSIVE),
 ])  # fmt: skip
 def test_a_noise_limit_decides_the_outcome(factors: list[float | None], limit: float | None, outcome: Outcome) -> None:
     assert outcome_by_limit(factors, limit, 0.05) is outcome
 
 
 def test_single_runs_without_intervals_come_largest_change_first(tmp_path: Path) -> None:
-    few = [Times(p50 * 1e-6, None, None, 1e-6, 3e-6, 3e-6, 3e-6) for p50 in (2, 2, 2, 1.9, 4, 1)]
-    a = store(tmp_path / "a", [make_row(size, time_s=few[place]) for place, size in enumerate((8, 16, 32))])
-    b = store(tmp_path / "b", [make_row(size, time_s=few[3 + place]) for place, size in enumerate((8, 16, 32))])
-    found = compare(a, b)
+    def of(name: str, *medians_us: float) -> Path:
+        times = [Times(p50 * 1e-6, None, None, 1e-6, 3e-6, 3e-6, 3e-6) for p50 in medians_us]
+        return store(tmp_path / name, [make_row(8 << place, time_s=each) for place, each in enumerate(times)])
+
+    found = compare(of("a", 2, 2, 2), of("b", 1.9, 4, 1))
     assert found.without_intervals and found.summary.one_run_each == 3
     assert [case.a.size_bytes for case in largest_first(found.cases)] == [16, 32, 8]
 
@@ -150,24 +137,13 @@ def test_cases_of_one_side_and_not_available_ones_are_kept(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("of_a", "of_b", "differs"), [(65, 77, False), (65, 79, True), (260, 65, True), (None, 65, False)])
 def test_another_state_of_the_machine_is_flagged(of_a: float | None, of_b: float, differs: bool, tmp_path: Path) -> None:
-    sides = [
-        store(tmp_path / name, [make_row(8, canary_s={"before": ns and ns * 1e-9, "after": ns and ns * 1e-9})])
-        for name, ns in (("a", of_a), ("b", of_b))
-    ]
-    assert only_case(compare(*sides)).state_differs == differs
-
-
-def test_two_times_the_same_is_refused(tmp_path: Path) -> None:
-    a = launches(tmp_path / "a", BEFORE)
-    with pytest.raises(UsageError, match="the same folder"):
-        compare(a, a / ".." / "a")
-    with pytest.raises(UsageError, match="named twice"):
-        compare(a, a / "launch-2")
+    probes = [{"before": ns and ns * 1e-9, "after": ns and ns * 1e-9} for ns in (of_a, of_b)]
+    a, b = (store(tmp_path / name, [make_row(8, canary_s=probe)]) for name, probe in zip("ab", probes, strict=True))
+    assert only_case(compare(a, b)).state_differs == differs
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
-    ({"ranks": 8}, "ranks 4 → 8"),
-    ({"buffers": "rotating", "mode": "pipelined"}, "mode isolated → pipelined, buffers fixed → rotating"),
+    ({"ranks": 8}, "ranks 4 → 8"), ({"buffers": "rotating", "mode": "pipelined"}, "mode isolated → pipelined, buffers fixed → rotating"),
     ({"in_place": True}, "in place no → yes"), ({"size_bytes": 16}, "size bytes 8 → 16"), ({"root": 1}, "root none → 1"),
     ({"algorithm": "tree"}, "algorithm auto → tree"),
     ({"registration": "symmetric", "protocol": "ll"}, "registration none → symmetric, protocol auto → ll"),
@@ -188,8 +164,12 @@ def test_sides_whose_parts_agree_but_never_at_once(tmp_path: Path) -> None:
         compare(a, store(tmp_path / "c", []))
 
 
-def test_a_side_is_one_allocation_under_equal_conditions(tmp_path: Path) -> None:
+def test_a_side_is_one_allocation_under_equal_conditions_and_named_once(tmp_path: Path) -> None:
     a = launches(tmp_path / "a", BEFORE)
+    with pytest.raises(UsageError, match="the same folder"):
+        compare(a, a / ".." / "a")
+    with pytest.raises(UsageError, match="named twice"):
+        compare(a, a / "launch-2")
     mixed = launches(tmp_path / "b", BEFORE[:1])
     store(mixed / "launch-2", [make_row(1024)], allocation_id="another")
     with pytest.raises(UsageError, match=r"different allocations.*--allocation"):

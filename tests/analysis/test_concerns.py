@@ -1,7 +1,5 @@
 """Concerns about runs: their order, no repetition, their counts, and links and ceilings that fell between two runs."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ from collbench.analysis.ceilings import (
     present_percents,
     with_ceilings_before,
 )
-from collbench.analysis.compare import Comparison, compare
+from collbench.analysis.compare import compare
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns
 from collbench.analysis.launches import Launches, read_all
 from collbench.analysis.stragglers import Compared
@@ -55,8 +53,11 @@ def test_a_good_run_raises_no_concern_and_every_flag_has_its_place() -> None:
 
 def test_worst_first() -> None:
     rows = [
-        make_row(8, flags=("target_missed",)), make_row(16, flags=("two_modes", "remeasured")), make_row(32, wrong=2), not_measured("no"),
-    ]  # fmt: skip
+        make_row(8, flags=("target_missed",)),
+        make_row(16, flags=("two_modes", "remeasured")),
+        make_row(32, wrong=2),
+        not_measured("no"),
+    ]
     texts = {"note": "started late", "abort": "rank 3 died", "finding": "a slow link"}
     found = of(rows, events=[{"kind": kind, "text": text} for kind, text in texts.items()])
     assert [(each.severity, each.what) for each in found] == [
@@ -73,8 +74,7 @@ def test_where_a_flag_is_in_few_words() -> None:
     many = [make_row(1 << power, backend="mpi", flags=("drift",)) for power in range(3, 13)]
     (found,) = of([*few, *many, make_row(32)])
     assert found.where == "12 of 13 cases: allreduce nccl at 8 B, 16 B; allreduce mpi at 10 sizes, 8 B to 4 KiB"
-    assert of([make_row(flags=("drift",))])[0].where == "the only case"
-    assert of(few)[0].where == "all 2 cases"
+    assert (of([make_row(flags=("drift",))])[0].where, of(few)[0].where) == ("the only case", "all 2 cases")
     others = [make_row(8, operation=name, flags=("drift",)) for name in "abcdef"]
     assert of([*others, make_row()])[0].where.endswith("; d nccl at 8 B; and 2 more series")
     barrier = make_row(0, operation="barrier", flags=("drift",))
@@ -83,10 +83,8 @@ def test_where_a_flag_is_in_few_words() -> None:
 
 def test_of_several_runs_the_cases_name_theirs_and_what_all_report_is_reported_once() -> None:
     found = of([make_row(8, flags=("drift",))], [make_row(8)], events=[{"kind": "note", "text": "same"}])
-    assert found == [
-        Concern(DOUBTFUL, "drift", "1 of 2 cases: run-0: allreduce nccl at 8 B", "drift"),
-        Concern(NOTE, "same", "run-0, run-1"),
-    ]
+    drift = Concern(DOUBTFUL, "drift", "1 of 2 cases: run-0: allreduce nccl at 8 B", "drift")
+    assert found == [drift, Concern(NOTE, "same", "run-0, run-1")]
 
 
 def test_wrong_data_is_reported_once_and_what_several_launches_settle_is_a_note() -> None:
@@ -111,11 +109,8 @@ def test_runs_that_did_not_end_and_slow_ranks_are_concerns() -> None:
 
 def test_reasons_and_warnings_are_there_and_never_more_than_twenty_of_a_kind() -> None:
     found = of([not_measured("a"), not_measured("b"), not_measured("a")], warnings=["run-9 is empty"])
-    assert [(each.what, each.where) for each in found] == [
-        ("not measured: a", "2 of 3 cases: allreduce nccl at 64 MiB"),
-        ("not measured: b", "1 of 3 cases: allreduce nccl at 64 MiB"),
-        ("run-9 is empty", ""),
-    ]
+    missing = [(f"not measured: {what}", f"{number} of 3 cases: allreduce nccl at 64 MiB") for what, number in (("a", 2), ("b", 1))]
+    assert [(each.what, each.where) for each in found] == [*missing, ("run-9 is empty", "")]
     assert {each.severity for each in found} == {MISSING}
     found = of([make_row(8, flags=tuple(f"flag-{number}" for number in range(50)))])
     assert len(found) == 21
@@ -152,18 +147,12 @@ def run(folder: Path, ceiling: Ceiling, second: dict[str, Any], hosts: list[str]
     return folder
 
 
-def both(tmp_path: Path) -> Comparison:
-    a = run(tmp_path / "before", FAST, interface(1e9))
-    return compare(a, run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.059e9))
-
-
 def test_a_slower_link_is_named_with_its_host_and_comes_first(tmp_path: Path) -> None:
-    lost = both(tmp_path).fallen
+    a = run(tmp_path / "before", FAST, interface(1e9))
+    lost = compare(a, run(tmp_path / "after", SLOW, interface(0.5e9), busbw=0.059e9)).fallen
     assert lost.links == (LinkChange("n2", "eth0", 1e9, 0.5e9),)
-    assert lost.ceilings == (
-        CeilingChange("allreduce", "mpi", "ring", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
-        CeilingChange("allreduce", "mpi", "bound", 0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by),
-    )
+    values = (0.12e9, 0.06e9, FAST.limited_by, SLOW.limited_by)
+    assert lost.ceilings == tuple(CeilingChange("allreduce", "mpi", model, *values) for model in ("ring", "bound"))
     of_link, of_ceiling = lost.sentences()
     assert of_link == "eth0 of n2: 1 → 0.5 Gb/s"
     assert "allreduce on mpi: 0.120 → 0.0600 GB/s (-50 %)" in of_ceiling and of_ceiling.endswith(SLOW.limited_by)
@@ -181,20 +170,17 @@ def test_rates_of_machines_and_of_ports_are_known_by_host(tmp_path: Path) -> Non
     nics = [{"name": "mlx5_0", "virtual": None, "ports": ports}, {"name": "junk", "virtual": "veth", "ports": [{"rate_bits_per_s": 1e10}]}]
     store(tmp_path / "run", [row(FAST, 1e8)], hosts=HOSTS)
     (tmp_path / "run" / "topology.json").write_text(json.dumps({"machines": [{"hostnames": HOSTS, "nics": nics}, "junk"], "interfaces": 3}))
-    assert link_rates(read_run(tmp_path / "run")) == {
-        (host, f"mlx5_0 port {number}"): 4e11 / number for host in HOSTS for number in (1, 2)
-    }  # fmt: skip
+    expected = {(host, f"mlx5_0 port {number}"): 4e11 / number for host in HOSTS for number in (1, 2)}
+    assert link_rates(read_run(tmp_path / "run")) == expected
 
 
 def test_percentages_use_the_baselines_ceiling_where_it_fell() -> None:
     changes = dropped_ceilings(link_ceilings([row(FAST, 0.119e9)]), link_ceilings([row(SLOW, 0.06e9)]))
     (shown,) = with_ceilings_before(changes, "before", [row(SLOW, 0.06e9)])
     assert shown.percent_of_ceiling == 50.0 and shown.ceiling is not None and shown.ceiling.bytes_per_s == FAST.bytes_per_s
-    assert shown.ceiling.limited_by == f"{FAST.limited_by} in before, now {SLOW.limited_by}"
-    assert shown.own == row(SLOW, 0.06e9)
-    assert present_percents([shown, row(FAST, 0.1e9, backend="gloo")]) == [
-        "of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth expected before"
-    ]
+    assert (shown.ceiling.limited_by, shown.own) == (f"{FAST.limited_by} in before, now {SLOW.limited_by}", row(SLOW, 0.06e9))
+    text = "of the bandwidth expected now: allreduce over mpi 100 %; other percentages are of the bandwidth expected before"
+    assert present_percents([shown, row(FAST, 0.1e9, backend="gloo")]) == [text]
     assert present_percents([row(SLOW, 0.06e9)]) == []
     others = [row(FAST, 0.119e9), row(SLOW, 0.06e9, backend="gloo"), row(COPY, 1e9)]
     assert with_ceilings_before(changes, "before", others) == others

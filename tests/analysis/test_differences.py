@@ -1,7 +1,5 @@
 """What differs between two runs: facts, machines, and interfaces without traffic."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -102,29 +100,29 @@ def machine(rate: float = 400000000000.0, lid: int = 7, down: int = 0, firmware:
     return {"hostnames": ["node1"], "sources": ["Linux"], "pci": [gpu], "nics": nics, "unknown": {}, "origins": {}, **changes}
 
 
+def between_machines(folder: Path, *machines: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    a, b = (run(folder / name, {"schema": 1, "machines": [each]}) for name, each in zip("ab", machines, strict=True))
+    return differences_of(a, b)
+
+
 def test_a_machine_differs_in_its_parts_by_name_and_not_in_what_passes(tmp_path: Path) -> None:
     changed = machine(2e11, 9, 3, "28.40", 2.5, hostnames=["node2"], sources=["lspci"], unknown={"system/driver": "why"})
-    a, b = (run(tmp_path / name, {"schema": 1, "machines": [one]}) for name, one in (("a", machine()), ("b", changed)))
-    assert differences_of(a, b) == [
+    assert between_machines(tmp_path, machine(), changed) == [
         ("topology", "machines 0 nics mlx5_0 ports 1 rate_bits_per_s", "400000000000.0", "200000000000.0"),
         ("topology", "machines 0 nics mlx5_0 firmware", "28.39", "28.40"),
     ]
-
-
-def test_one_lost_gpu_is_one_difference(tmp_path: Path) -> None:
-    both = [{"key": f"0000:{bus}:00.0", "index": place} for place, bus in enumerate(("19", "3b"))]
-    a, b = (run(tmp_path / name, {"machines": [machine(gpus=gpus)]}) for name, gpus in (("a", both), ("b", both[:1])))
-    assert differences_of(a, b) == [("topology", "machines 0 gpus 0000:3b:00.0 key", "0000:3b:00.0", "–"),
-                          ("topology", "machines 0 gpus 0000:3b:00.0 index", "1", "–")]  # fmt: skip
+    gpus = [{"key": f"0000:{bus}:00.0", "index": place} for place, bus in enumerate(("19", "3b"))]
+    lost = (("key", "0000:3b:00.0"), ("index", "1"))
+    expected = [("topology", f"machines 0 gpus 0000:3b:00.0 {what}", text, "–") for what, text in lost]
+    assert between_machines(tmp_path, machine(gpus=gpus), machine(gpus=gpus[:1])) == expected
 
 
 def test_software_that_is_not_the_same_on_all_hosts_is_a_difference_of_software(tmp_path: Path) -> None:
     """The gate compares software, so that one host with another Python is a change there, too. Which host it is does not count."""
     one, other = {"python": "3.11.2", "native": "a"}, {"python": "3.12.1", "native": "b"}
-    even, mixed, swapped = (
-        run(tmp_path, software=[{"hosts": hosts, **about} for hosts, about in groups])
-        for groups in ([(["n1", "n2"], one)], [(["n1"], one), (["n2"], other)], [(["n1"], other), (["n2"], one)])
-    )
+    even = run(tmp_path, software=[{"hosts": ["n1", "n2"], **one}])
+    mixed = run(tmp_path, software=[{"hosts": ["n1"], **one}, {"hosts": ["n2"], **other}])
+    swapped = run(tmp_path, software=[{"hosts": ["n1"], **other}, {"hosts": ["n2"], **one}])
     assert differences_of(even, mixed) == [("software", "Python, not the same on all hosts", "–", "3.11.2, 3.12.1")]
     assert differences_of(mixed, swapped) == [] == differences_of(run(tmp_path), even)
     assert differences_of(even, run(tmp_path, software="nonsense")) == [] == differences_of(even, run(tmp_path, software=[{"hosts": 1}]))
@@ -179,47 +177,40 @@ def facts_of(number: int, rate: str = "400 Gb/sec (4X NDR)", **more: str) -> dic
 
 def test_a_rate_that_changed_on_all_machines_or_on_one_of_them_is_one_change() -> None:
     fast, slow = "400 Gb/sec (4X NDR)", "200 Gb/sec (2X NDR)"
-    found = changes(allocation(facts_of(0)), allocation(facts_of(0, slow)))
-    assert found == [Difference(Item.of("topology", f"machines 0 {RATE}"), fast, slow)]
-    found = changes(allocation(facts_of(0)), allocation({**facts_of(0), **facts_of(1, slow)}))
-    assert [(each.a, each.b) for each in found] == [(fast, slow)]
-    mended = changes(allocation({**facts_of(0), **facts_of(1, slow)}), allocation(facts_of(0)))
-    assert [(each.a, each.b) for each in mended] == [(slow, fast)]
+    good, mixed = allocation(facts_of(0)), allocation({**facts_of(0), **facts_of(1, slow)})
+    assert changes(good, allocation(facts_of(0, slow))) == [Difference(Item.of("topology", f"machines 0 {RATE}"), fast, slow)]
+    assert [(each.a, each.b) for each in changes(good, mixed)] == [(fast, slow)]
+    assert [(each.a, each.b) for each in changes(mixed, good)] == [(slow, fast)]
 
 
-@pytest.mark.parametrize("read", [{"nics mlx5_0 rdma_missing": "False"}, {"gpus 0 c2c_links": "5"}, {"nics mlx5_0 ports 1 max_lanes": "4"}])
-def test_a_fact_that_an_earlier_collbench_did_not_read_is_no_change(read: dict[str, str]) -> None:
-    assert changes(allocation(facts_of(0)), allocation(facts_of(0, **read))) == []
-
-
-def test_machines_in_another_order_and_what_names_a_node_are_no_change() -> None:
+def test_machines_in_another_order_and_what_names_a_node_are_no_change_and_a_rate_of_an_interface_is() -> None:
     other = {**facts_of(0, "100"), **facts_of(1)}
     assert changes(allocation({**facts_of(0), **facts_of(1, "100")}), allocation(other)) == []
-    line = "BOOT_IMAGE=/vmlinuz-6.1 {} mitigations=off"
-    before = facts_of(0, **{"system command_line": line.format("BOOTIF=01-aa root=UUID=1"), "system shm_bytes": "25276510208"})
-    after = facts_of(0, **{"system command_line": line.format("BOOTIF=01-bb root=UUID=2"), "system shm_bytes": "25276400000"})
-    assert changes(allocation(before, {"socket address": "10.0.0.1"}), allocation(after, {"socket address": "10.0.0.9"})) == []
-
-
-def test_facts_and_rates_that_both_runs_have_are_compared() -> None:
-    lanes = "nics mlx5_0 ports 1 lanes"
-    assert changes(allocation(facts_of(0, **{lanes: "4"})), allocation(facts_of(0, **{lanes: "1"}))) == [
-        Difference(Item.of("topology", f"machines 0 {lanes}"), "4", "1")
-    ]
-    lost = changes(allocation(facts_of(0)), allocation(facts_of(0, **{"nics mlx5_0 rdma_missing": "True"})))
-    assert [each.b for each in lost] == ["True"]
+    assert changes(allocation(facts_of(0), {"socket address": "10.0.0.1"}), allocation(facts_of(0), {"socket address": "10.0.0.9"})) == []
     before, after = ({"interfaces 0 name": "eth0", "interfaces 0 shaped_bits_per_s": rate} for rate in ("500000000.0", "450000000.0"))
-    assert changes(allocation(before), allocation(after)) == [
-        Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
-    ]
+    rate = Difference(Item.of("topology", "interfaces 0 shaped_bits_per_s"), "500000000.0", "450000000.0")
+    assert changes(allocation(before), allocation(after)) == [rate]
 
 
-@pytest.mark.parametrize(("what", "a", "b"), [
-    ("system command_line", "quiet mitigations=off", "quiet"), ("system shm_bytes", "25276510208", "64000000"),
-    ("system shm_bytes", "1", "x"),
+LANES, COMMAND_LINE, SHARED_MEMORY = "nics mlx5_0 ports 1 lanes", "system command_line", "system shm_bytes"
+OF_NODE = "BOOT_IMAGE=/vmlinuz-6.1 {} mitigations=off"
+
+
+@pytest.mark.parametrize(("what", "a", "b", "is_change"), [
+    (LANES, "4", "1", True), ("nics mlx5_0 rdma_missing", None, "True", True),
+    (COMMAND_LINE, "quiet mitigations=off", "quiet", True), (SHARED_MEMORY, "1", "x", True),
+    (SHARED_MEMORY, "25276510208", "64000000", True),
+    # what names a node
+    (COMMAND_LINE, OF_NODE.format("BOOTIF=01-aa root=UUID=1"), OF_NODE.format("BOOTIF=01-bb root=UUID=2"), False),
+    (SHARED_MEMORY, "25276510208", "25276400000", False),
+    # what an earlier collbench did not read
+    ("nics mlx5_0 rdma_missing", None, "False", False), ("gpus 0 c2c_links", None, "5", False),
+    ("nics mlx5_0 ports 1 max_lanes", None, "4", False),
 ])  # fmt: skip
-def test_what_steers_a_node_is(what: str, a: str, b: str) -> None:
-    assert len(changes(allocation(facts_of(0, **{what: a})), allocation(facts_of(0, **{what: b})))) == 1
+def test_what_steers_a_node_is_a_change(what: str, a: str | None, b: str, is_change: bool) -> None:
+    before = facts_of(0) if a is None else facts_of(0, **{what: a})
+    found = changes(allocation(before), allocation(facts_of(0, **{what: b})))
+    assert found == ([Difference(Item.of("topology", f"machines 0 {what}"), a or "–", b)] if is_change else [])
 
 
 def test_a_container_s_interfaces_are_no_change_and_a_used_one_s_rate_is() -> None:

@@ -1,7 +1,5 @@
 """The expected time of each row: the line through a run's sizes, NCCL's own models, and the rules for "no model"."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -17,18 +15,7 @@ from collbench.machine.peak.time_model import expected_times, time_of_table
 from collbench.machine.readers.nccl_facts import TunedRate
 from collbench.machine.snapshot import topology_json
 from collbench.machine.sources import read_paths
-from collbench.results.expectation import (
-    FromNcclConstants,
-    FromNcclLog,
-    FromRunAndReference,
-    FromRunSizes,
-    LargestOfRun,
-    OffTheLine,
-    OutsideOfSizes,
-    SmallestOfRun,
-    TooFewSizes,
-    UnreliableTime,
-)
+from collbench.results import expectation
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
@@ -38,6 +25,8 @@ from tests.results.rows import COPY, make_row, make_times, not_measured, store
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 ALPHA_S, RATE = 10e-6, 10e9  # of the line of these tests: bytes per second of algorithm bandwidth
 SIZES = (64, 4 * K, 64 * K, M, 16 * M)
+MORE_SIZES = (*SIZES, 256 * K, 512 * K)
+OF_RUN = [expectation.SmallestOfRun, *[expectation.FromRunSizes] * 3, expectation.LargestOfRun]  # where the sizes of the run are the model
 NO_RUN = Run(Path("none"))
 
 
@@ -52,6 +41,11 @@ def series(factors: dict[int, float] | None = None, sizes: tuple[int, ...] = SIZ
     return rows
 
 
+def oversubscribed(size: int, rows: list[Row]) -> list[Row]:
+    """The rows, of which this size is unreliable."""
+    return [replace(row, flags=("oversubscribed",)) if row.size_bytes == size else row for row in rows]
+
+
 def expected(rows: list[Row], run: Run = NO_RUN) -> dict[int, Any]:
     return {row.size_bytes: row.expectation for row in with_expectations(rows, run)}
 
@@ -63,14 +57,14 @@ def origins(rows: list[Row], run: Run = NO_RUN) -> list[type]:
 class TestTheLineOfARun:
     def test_the_ends_make_it_in_any_order_and_the_others_are_compared_with_it(self) -> None:
         found = expected(series({64 * K: 1.25}))
-        assert [type(each.origin) for each in found.values()] == [SmallestOfRun, *[FromRunSizes] * 3, LargestOfRun]
+        assert [type(each.origin) for each in found.values()] == OF_RUN
         assert found[64].percent_of_expected_time is None and found[16 * M].percent_of_expected_time is None
         assert found[M].percent_of_expected_time == pytest.approx(100)
         assert found[M].expected_time_s == pytest.approx(ALPHA_S + M / RATE)
-        assert found[64 * K].percent_of_expected_time == pytest.approx(80)
-        assert found[64 * K].percent_of_expected_time_low == pytest.approx(80 / 1.01)
-        assert found[64 * K].percent_of_expected_time_high == pytest.approx(80 / 0.99)
-        assert found[M].origin == FromRunSizes(smallest=64, largest=16 * M)
+        slow = found[64 * K]
+        percents = (slow.percent_of_expected_time, slow.percent_of_expected_time_low, slow.percent_of_expected_time_high)
+        assert percents == pytest.approx((80, 80 / 1.01, 80 / 0.99))
+        assert found[M].origin == expectation.FromRunSizes(smallest=64, largest=16 * M)
         rows = series({64 * K: 1.25})
         assert expected(rows) == expected(rows[::-1])
 
@@ -79,23 +73,22 @@ class TestTheLineOfARun:
         found = expected(bare)[M]
         assert found.percent_of_expected_time == pytest.approx(100)
         assert (found.percent_of_expected_time_low, found.percent_of_expected_time_high) == (None, None)
-        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == M else row for row in series({M: 1.2})]
-        found = expected(rows)[M]
-        assert (found.origin, found.percent_of_expected_time) == (UnreliableTime(), None)
+        found = expected(oversubscribed(M, series({M: 1.2})))[M]
+        assert (found.origin, found.percent_of_expected_time) == (expectation.UnreliableTime(), None)
         assert found.expected_time_s == pytest.approx(ALPHA_S + M / RATE)
         rows = [not_measured("no GPU", backend="gloo"), *series(wrong=3), *series(ranks=1), *series(mode="load"), *series(mode="overlap")]
         assert all(row.expectation is None for row in with_expectations(rows, NO_RUN))
 
     @pytest.mark.parametrize("sizes", [(64,), (64, M)])
     def test_fewer_than_three_sizes_are_no_model(self, sizes: tuple[int, ...]) -> None:
-        assert {each.origin for each in expected(series(sizes=sizes)).values()} == {TooFewSizes(sizes=len(sizes))}
+        assert {each.origin for each in expected(series(sizes=sizes)).values()} == {expectation.TooFewSizes(sizes=len(sizes))}
 
     @pytest.mark.parametrize("flag", ["oversubscribed", "slowed", "above_bound"])
     def test_an_unreliable_row_is_never_an_end(self, flag: str) -> None:
         *rest, last = series({16 * M: 5.0})
         found = expected([*rest, replace(last, flags=(flag,))])
-        assert found[M].origin == LargestOfRun()
-        assert found[16 * M].origin == OutsideOfSizes(smallest=64, largest=M)
+        assert found[M].origin == expectation.LargestOfRun()
+        assert found[16 * M].origin == expectation.OutsideOfSizes(smallest=64, largest=M)
         assert found[16 * M].expected_time_s is None
 
     def test_times_that_do_not_grow_are_a_flat_line_and_other_series_have_their_own(self) -> None:
@@ -109,40 +102,35 @@ class TestTheLineOfARun:
 class TestNoModel:
     """The rule of `expected_time`: what is off the line by more than a factor of 1.5, beyond its interval."""
 
-    def test_one_slower_size_is_slow_unless_most_are_off(self) -> None:
+    def test_one_slower_size_is_slow_unless_most_are_off_and_one_faster_size_or_a_single_one_between_the_ends_is_off(self) -> None:
+        assert isinstance(expected(series({M: 0.5}))[M].origin, expectation.OffTheLine)
+        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, expectation.OffTheLine)
         found = expected(series({64 * K: 3.0}))
         assert found[64 * K].percent_of_expected_time == pytest.approx(100 / 3)
         assert found[4 * K].percent_of_expected_time == pytest.approx(100)
         found = expected(series({4 * K: 2.0, M: 0.5}))
-        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [OffTheLine] * 3
-        assert type(found[64].origin) is SmallestOfRun
+        assert [type(found[size].origin) for size in (4 * K, 64 * K, M)] == [expectation.OffTheLine] * 3
+        assert type(found[64].origin) is expectation.SmallestOfRun
 
     def test_neighbors_that_are_slower_are_a_switch_of_the_library_also_an_unreliable_one(self) -> None:
-        found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=(*SIZES, 256 * K, 512 * K)))
-        assert found[4 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
-        assert found[64 * K].origin == OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
+        found = expected(series({4 * K: 1.6, 64 * K: 2.0}, sizes=MORE_SIZES))
+        assert found[4 * K].origin == expectation.OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(1.6))
+        assert found[64 * K].origin == expectation.OffTheLine(first=4 * K, last=64 * K, factor=pytest.approx(2.0))
         assert (found[64 * K].expected_time_s, found[64 * K].percent_of_expected_time) == (None, None)
         assert found[M].percent_of_expected_time == pytest.approx(100)
-        sizes = (*SIZES, 256 * K, 512 * K)
-        rows = [replace(row, flags=("oversubscribed",)) if row.size_bytes == 4 * K else row for row in series({4 * K: 3, 64 * K: 3}, sizes)]
-        assert isinstance(expected(rows)[64 * K].origin, OffTheLine)
-
-    def test_one_faster_size_and_a_single_one_between_the_ends_are_off_the_line(self) -> None:
-        assert isinstance(expected(series({M: 0.5}))[M].origin, OffTheLine)
-        assert isinstance(expected(series({M: 2.0}, sizes=(64, M, 16 * M)))[M].origin, OffTheLine)
+        rows = oversubscribed(4 * K, series({4 * K: 3, 64 * K: 3}, MORE_SIZES))
+        assert isinstance(expected(rows)[64 * K].origin, expectation.OffTheLine)
 
     @pytest.mark.parametrize(("factor", "is_off"), [(HOLDS_WITHIN * 0.99, False), (1.02 * HOLDS_WITHIN, True)])
     def test_the_factor_holds_beyond_the_interval(self, factor: float, is_off: bool) -> None:
-        found = expected(series({4 * K: factor, 64 * K: factor}, sizes=(*SIZES, 256 * K, 512 * K)))
-        assert isinstance(found[64 * K].origin, OffTheLine) is is_off
+        found = expected(series({4 * K: factor, 64 * K: factor}, sizes=MORE_SIZES))
+        assert isinstance(found[64 * K].origin, expectation.OffTheLine) is is_off
 
     def test_a_wide_interval_explains_it(self) -> None:
-        rows = series({M: 0.6})
-        wide = [
-            replace(row, time_s=replace(row.time_s, ci_high=0.7 / 0.6 * row.time_s.p50)) if row.size_bytes == M else row for row in rows
-        ]
-        assert isinstance(expected(rows)[M].origin, OffTheLine)
-        assert expected(wide)[M].percent_of_expected_time == pytest.approx(100 / 0.6)
+        *rows, row, largest = series({M: 0.6})
+        wide = replace(row, time_s=replace(row.time_s, ci_high=0.7 / 0.6 * row.time_s.p50))
+        assert isinstance(expected([*rows, row, largest])[M].origin, expectation.OffTheLine)
+        assert expected([*rows, wide, largest])[M].percent_of_expected_time == pytest.approx(100 / 0.6)
 
 
 class TestTheRateOfTheLinks:
@@ -150,18 +138,18 @@ class TestTheRateOfTheLinks:
 
     def test_a_run_that_exceeds_it_is_compared_with_it(self) -> None:
         found = expected(series(ceiling=self.LINK, percent_of_ceiling=200.0))
-        assert found[16 * M].origin == FromRunAndReference(smallest=64, limited_by="NIC eth0 60 Gb/s")
+        assert found[16 * M].origin == expectation.FromRunAndReference(smallest=64, limited_by="NIC eth0 60 Gb/s")
         assert found[16 * M].percent_of_expected_time == pytest.approx(200, rel=0.02)
 
     def test_a_latency_that_hides_behind_the_bytes_does_not_exceed_it(self) -> None:
         """Times that do not grow with the size have an infinite slope; what counts is the bandwidth of the largest size."""
         link = replace(self.LINK, bytes_per_s=4e9)
         flat = [replace(row, time_s=make_times(1e-3), busbw_bytes_per_s=3.2e9) for row in series(ceiling=link, percent_of_ceiling=80.0)]
-        assert expected(flat)[16 * M].origin == LargestOfRun()
+        assert expected(flat)[16 * M].origin == expectation.LargestOfRun()
 
     @pytest.mark.parametrize("ceiling", [replace(LINK, bytes_per_s=75e9), COPY, replace(COPY, bytes_per_s=1e9)])
     def test_a_slower_run_and_a_measured_reference_leave_the_own_rate(self, ceiling: Ceiling) -> None:
-        assert expected(series(ceiling=ceiling, percent_of_ceiling=20.0))[16 * M].origin == LargestOfRun()
+        assert expected(series(ceiling=ceiling, percent_of_ceiling=20.0))[16 * M].origin == expectation.LargestOfRun()
 
 
 # Healthy H100 nodes, captured; the rows are as a run on them stores them.
@@ -190,23 +178,22 @@ class TestConstantsOfNccl:
         times = expected_times(operation, job_on(H100, 8, 1, "cuda"), SIZES)
         for row, time in zip(rows, times, strict=True):
             each = found[row.size_bytes]
-            assert each.origin == FromNcclConstants(choice=time.how)
+            assert each.origin == expectation.FromNcclConstants(choice=time.how)
             assert each.expected_time_s == pytest.approx(time.seconds)
             assert each.percent_of_expected_time == pytest.approx(100 * time.seconds / row.time_s.p50)
 
     def test_one_size_is_enough_and_a_forced_algorithm_has_its_own_time(self, tmp_path: Path) -> None:
         rows = h100_rows(sizes=(G,))
-        assert origins(rows, h100_run(tmp_path / "one", rows)) == [FromNcclConstants]
+        assert origins(rows, h100_run(tmp_path / "one", rows)) == [expectation.FromNcclConstants]
         rows = h100_rows(algorithm="ring", protocol="simple")
         found = expected(rows, h100_run(tmp_path / "forced", rows))
-        assert {each.origin for each in found.values()} == {FromNcclConstants(choice="ring/Simple")}
+        assert {each.origin for each in found.values()} == {expectation.FromNcclConstants(choice="ring/Simple")}
 
     @pytest.mark.parametrize(("changes", "info"), [
         pytest.param({"operation": "alltoall"}, {}, id="an operation without latencies"),
         pytest.param({"algorithm": "collnetdirect"}, {}, id="an algorithm without latencies"),
         pytest.param({"group": "MOD 2", "ranks": 4}, {}, id="a part of the machine"),
-        pytest.param({"ranks": 16}, {}, id="more ranks than GPUs"),
-        pytest.param({"nodes": None}, {}, id="an unknown number of nodes"),
+        pytest.param({"ranks": 16}, {}, id="more ranks than GPUs"), pytest.param({"nodes": None}, {}, id="an unknown number of nodes"),
         pytest.param({"nodes": 10**12, "ranks": 10**12}, {}, id="an impossible number of nodes"),
         pytest.param({"ceiling": Ceiling("topology", 100e9, "NIC")}, {}, id="another expected rate than the machine's"),
         pytest.param({"ceiling": Ceiling("given", 480e9, "the ceiling given")}, {}, id="a given ceiling"),
@@ -216,13 +203,13 @@ class TestConstantsOfNccl:
     def test_otherwise_the_runs_own_sizes_are_the_model(self, tmp_path: Path, changes: dict[str, Any], info: dict[str, Any]) -> None:
         rows = h100_rows(**{"operation": "allreduce", **({} if "operation" in changes else changes)})
         rows = [replace(row, **changes) for row in rows]
-        assert origins(rows, h100_run(tmp_path, rows, **info)) == [SmallestOfRun, *[FromRunSizes] * 3, LargestOfRun]
+        assert origins(rows, h100_run(tmp_path, rows, **info)) == OF_RUN
 
     def test_a_broken_topology_is_not_known(self, tmp_path: Path) -> None:
         rows = h100_rows()
         run = h100_run(tmp_path, rows)
         (tmp_path / TOPOLOGY).write_text('{"schema": 1, "machines": [{"gpus": 7}]}')
-        assert origins(rows, run)[1] is FromRunSizes
+        assert origins(rows, run)[1] is expectation.FromRunSizes
 
 
 TABLE = [
@@ -256,22 +243,17 @@ class TestTableOfNccl:
         rows = [*h100_rows(sizes=(64 * K,)), *h100_rows(sizes=(G,), evidence={"nccl": {"choices": choices}})]
         run = h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": TABLE}})
         found = expected(rows, run)
-        assert found[64 * K].origin == FromNcclLog(choice="Ring/LL")
-        assert found[G].origin == FromNcclLog(choice="Ring/LL")
+        assert found[64 * K].origin == found[G].origin == expectation.FromNcclLog(choice="Ring/LL")
         assert found[G].expected_time_s == pytest.approx(15e-6 + G / 20e9)
 
-    @pytest.mark.parametrize("table", [
-        "text", [["AllReduce", "Ring", "Simple", 40.0]], [["AllReduce", "Ring", "Fast", 40.0, 200.0]],
-        [["AllReduce", "Ring", "Simple", "40", 200.0]], [["AllReduce", "Ring", "Simple", 40.0, -1.0]],
-        [["AllReduce", None, "Simple", 40.0, 1.0]],
+    @pytest.mark.parametrize(("backend", "table"), [
+        ("torch-nccl", TABLE), ("nccl", "text"), ("nccl", [["AllReduce", "Ring", "Simple", 40.0]]),
+        ("nccl", [["AllReduce", "Ring", "Fast", 40.0, 200.0]]), ("nccl", [["AllReduce", "Ring", "Simple", "40", 200.0]]),
+        ("nccl", [["AllReduce", "Ring", "Simple", 40.0, -1.0]]), ("nccl", [["AllReduce", None, "Simple", 40.0, 1.0]]),
     ])  # fmt: skip
-    def test_a_stored_table_that_is_not_valid_is_not_used(self, tmp_path: Path, table: Any) -> None:
+    def test_a_stored_table_of_another_backend_or_that_is_not_valid_is_not_used(self, tmp_path: Path, backend: str, table: Any) -> None:
         rows = h100_rows()
-        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"nccl": {"tuning": table}}))) == {FromNcclConstants}
-
-    def test_the_table_of_another_backend_is_not_used(self, tmp_path: Path) -> None:
-        rows = h100_rows()
-        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={"torch-nccl": {"tuning": TABLE}}))) == {FromNcclConstants}
+        assert set(origins(rows, h100_run(tmp_path, rows, nccl_log={backend: {"tuning": table}}))) == {expectation.FromNcclConstants}
 
 
 # 20 racks of NVL72: bus bandwidth in GB/s of an all-reduce by size; 1,440 ranks.
@@ -284,10 +266,11 @@ def racks(rates: dict[int, float] = RACKS, percent: float = 41.0) -> list[Row]:
     for size, rate in rates.items():
         seconds = 2 * 1439 / 1440 * size / (rate * 1e9)
         times = replace(make_times(seconds), ci_low=None, ci_high=None)
-        figures = {
-            "algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": rate * 1e9, "ranks": 1440, "nodes": 360, "flags": ("imported",),
-        }  # fmt: skip
-        rows.append(make_row(size, time_s=times, ceiling=ceiling, percent_of_ceiling=100 * rate * 1e9 / ceiling.bytes_per_s, **figures))
+        rates = {"algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": rate * 1e9, "ceiling": ceiling}
+        percent_of_ceiling = 100 * rate * 1e9 / ceiling.bytes_per_s
+        rows.append(
+            make_row(size, time_s=times, percent_of_ceiling=percent_of_ceiling, ranks=1440, nodes=360, flags=("imported",), **rates)
+        )
     return rows
 
 

@@ -1,13 +1,11 @@
 """GPUDirect RDMA on and off in interleaved launches: what the ratio shows of the path, and when it is inconclusive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collbench.analysis.gdr_check import Effect, effects, sentences, verdict
+from collbench.analysis.gdr_check import Effect, effects, verdict
 from collbench.errors import UsageError
 from collbench.results.row import Row
 from collbench.stats.launches import Ratio
@@ -22,12 +20,10 @@ def side(factor: float, sizes: tuple[int, ...] = (MIB, 4 * MIB), times: list[flo
     return [[make_row(size, time_s=make_times(time * factor), **changes) for size in sizes] for time in times]
 
 
-@pytest.mark.parametrize(("with_it", "without", "verdict", "speed"), [(1, 2, "faster", "2.00"), (2, 1, "slower", "0.50")])
-def test_faster_and_slower_with_it(with_it: float, without: float, verdict: str, speed: str) -> None:
+@pytest.mark.parametrize(("with_it", "without", "verdict", "speed"), [(1, 2, "faster", 2), (2, 1, "slower", 0.5), (1, 1.01, "same", 1.01)])
+def test_faster_slower_and_the_same_with_it(with_it: float, without: float, verdict: str, speed: float) -> None:
     found = effects(side(with_it), side(without))
-    assert [(each.verdict, each.speed.value) for each in found] == [(verdict, pytest.approx(float(speed)))] * 2
-    (sentence,) = sentences(found, None, None)
-    assert f"1 MiB-4 MiB (2 sizes) are {speed}x ({speed} to {speed})" in sentence
+    assert [(each.verdict, each.speed.value) for each in found] == [(verdict, pytest.approx(speed))] * 2
 
 
 def test_drift_hits_both_of_a_pair_and_cancels() -> None:
@@ -35,52 +31,26 @@ def test_drift_hits_both_of_a_pair_and_cancels() -> None:
     drifting = [1e-3, 2e-3, 4e-3, 8e-3]
     (found,) = effects(side(1, (MIB,), drifting), side(1.5, (MIB,), drifting))
     assert (found.verdict, found.over_launches) == ("faster", True)
-    assert found.speed.value == pytest.approx(1.5)
-    assert found.speed.low == pytest.approx(1.5) and found.speed.high == pytest.approx(1.5)
+    assert (found.speed.value, found.speed.low, found.speed.high) == pytest.approx((1.5,) * 3)
 
 
-@pytest.mark.parametrize(("used", "reason"), [
-    (None, "not in use, or does not matter"), (True, "in use, but does not matter"), (False, "not in use (NCCL's log)"),
-])  # fmt: skip
-def test_no_difference(used: bool | None, reason: str) -> None:
-    found = effects(side(1), side(1.01))
-    assert {each.verdict for each in found} == {"same"}
-    assert [reason in sentence for sentence in sentences(found, used, None)] == [True]
-
-
-def test_sizes_that_do_not_differ_are_distinguished() -> None:
-    a, b = side(1, (1024, MIB)), side(1, (1024, MIB))
-    b = [[rows[0], make_row(MIB, time_s=make_times(2 * time))] for rows, time in zip(b, TIMES, strict=True)]
-    faster, same = sentences(effects(a, b), None, None)
-    assert "1 MiB is 2.00x (2.00 to 2.00)" in faster and same.startswith("1 KiB: no difference")
-
-
-def test_intervals_of_one_launch_or_too_wide_ones_are_reported_as_such() -> None:
+def test_wide_intervals_and_those_of_one_launch_are_reported_as_such() -> None:
     wide = effects(side(1, times=[1e-3, 1e-3]), side(1, times=[1e-3, 1.4e-3]))
     assert {each.verdict for each in wide} == {"unknown"}
-    assert ["too wide" in sentence for sentence in sentences(wide, None, None)] == [True]
-    found = effects(side(1, (MIB,), TIMES[:1]), side(2, (MIB,), TIMES[:1]))
-    assert not found[0].over_launches
-    assert "--launches 3" in sentences(found, None, None)[-1]
+    assert not effects(side(1, (MIB,), TIMES[:1]), side(2, (MIB,), TIMES[:1]))[0].over_launches
 
 
-def test_no_verdict_of_wrong_data_of_a_level_that_was_not_heeded_or_of_an_unused_connection() -> None:
-    assert ["NCCL_NET_GDR_LEVEL=LOC" in sentence for sentence in sentences(effects(side(1), side(2)), True, True)] == [True]
-    assert sentences(effects(side(1), side(2)), False, False)[1].startswith("but NCCL's log shows")
-    assert effects(side(1, (MIB,), wrong=3), side(2, (MIB,))) == []
-
-
-def test_cases_that_a_launch_lacks_are_left_out() -> None:
+def test_cases_with_wrong_data_or_that_a_launch_lacks_are_left_out() -> None:
     a, b = side(1), side(2)
+    assert effects(side(1, wrong=3), b) == []
     b[1] = [not_measured("out of memory", size_bytes=MIB), b[1][1]]
     assert [each.row.size_bytes for each in effects(a, b)] == [4 * MIB]
-    assert effects(a, [[]]) == [] and ["no case" in sentence for sentence in sentences([], None, None)] == [True]
+    assert effects(a, [[]]) == []
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(1.06, 3, "faster"), (0.2, 0.9, "slower"), (0.97, 1.04, "same"), (1.02, 1.3, "unknown"), (None, None, "unknown")],
-)
+@pytest.mark.parametrize(("low", "high", "verdict"), [
+    (1.06, 3, "faster"), (0.2, 0.9, "slower"), (0.97, 1.04, "same"), (1.02, 1.3, "unknown"), (None, None, "unknown"),
+])  # fmt: skip
 def test_what_an_interval_reports(low: float | None, high: float | None, verdict: str) -> None:
     assert Effect(make_row(MIB), Ratio(1.0, low, high, 4), True).verdict == verdict
 

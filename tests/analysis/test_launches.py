@@ -1,7 +1,5 @@
 """The identity of cases, resumed runs, and launches of one allocation combined."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -13,20 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from collbench.analysis.launches import (
-    Launches,
-    combine,
-    combined_rows,
-    forced,
-    is_time,
-    known,
-    read_all,
-    rows_by_launch,
-    runs_in,
-    sentence,
-    time_of,
-    together,
-)
+from collbench.analysis import launches
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report import FORMATS as REPORTED
@@ -46,18 +31,15 @@ from tests.results.rows import NIC, make_row, make_times, not_measured, store
     (9e-16, True, False), (1e12, True, True), (1.1e12, True, False),
 ])  # fmt: skip
 def test_figures_are_finite_and_above_0(value: Any, is_known: bool, is_a_time: bool) -> None:
-    assert (known(value), is_time(value)) == (is_known, is_a_time)
+    assert (launches.known(value), launches.is_time(value)) == (is_known, is_a_time)
 
 
 def test_the_time_of_a_row_and_what_a_library_was_forced_to_use() -> None:
-    assert time_of(make_row(time_s=make_times(2e-6))) == 2e-6
-    assert time_of(make_row(time_s=make_times(0.0))) is None
-    assert time_of(not_measured("no memory")) is None
-    assert [forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})] == [
-        "",
-        "tree",
-        "tree/ll128",
-    ]
+    assert launches.time_of(make_row(time_s=make_times(2e-6))) == 2e-6
+    assert launches.time_of(make_row(time_s=make_times(0.0))) is None
+    assert launches.time_of(not_measured("no memory")) is None
+    forced = [launches.forced(make_row(**each)) for each in ({}, {"algorithm": "tree"}, {"algorithm": "tree", "protocol": "ll128"})]
+    assert forced == ["", "tree", "tree/ll128"]
 
 
 ROWS = [make_row(8 << step) for step in range(5)]
@@ -80,23 +62,22 @@ def _resumed(path: Path, at: int | None) -> Path:
 
 
 @pytest.mark.parametrize(("notes", "rows"), [
-    (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]),
-    ([{"rows": 0}], [5]), ([{"rows": 5}], [5]), ([{"rows": 3}, {"rows": 3}], [3, 2]),
-    ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]), ([{}], [0, 0]),
-    ("yes", [5]), ([7], [5]),
+    (None, [5]), ([], [5]), ([{"rows": 3}], [3, 2]), ([{"rows": 1}, {"rows": 3}], [1, 2, 2]), ([{"rows": 0}], [5]), ([{"rows": 5}], [5]),
+    ([{"rows": 3}, {"rows": 3}], [3, 2]), ([{"rows": 3}, {"rows": 2}], [0, 0, 0]), ([{"rows": "3"}], [0, 0]), ([{"rows": 9}], [0, 0]),
+    ([{}], [0, 0]), ("yes", [5]), ([7], [5]),
 ])  # fmt: skip
 def test_rows_are_of_the_launch_that_measured_them(notes: Any, rows: list[int]) -> None:
-    assert rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows
+    assert launches.rows_by_launch(Run(Path("run"), {"resumed": notes}, ROWS)) == rows
 
 
 def test_what_is_not_known_is_not_reported_and_allocations_are(tmp_path: Path) -> None:
     run = read_run(_resumed(tmp_path / "run", 3))
-    assert sentence(run) == f"{run.path} was resumed: {RESUMED}"
+    assert launches.sentence(run) == f"{run.path} was resumed: {RESUMED}"
     strange = replace(run, info={**run.info, "resumed": [{}]})
-    assert "of 2 launches; " in str(sentence(strange))
+    assert "of 2 launches; " in str(launches.sentence(strange))
     elsewhere = replace(run, info={**run.info, "resumed": [{"rows": 3, "allocation_id": "8"}]})
-    assert "of 2 launches in 2 allocations: 3 + 2;" in str(sentence(elsewhere))
-    assert sentence(read_run(_resumed(tmp_path / "other", None))) is None
+    assert "of 2 launches in 2 allocations: 3 + 2;" in str(launches.sentence(elsewhere))
+    assert launches.sentence(read_run(_resumed(tmp_path / "other", None))) is None
 
 
 @pytest.mark.parametrize("format", REPORTED)
@@ -144,7 +125,7 @@ def run_of(rows: list[Row], name: str = "run", **info: Any) -> Run:
 
 
 def combined(*rows: Row) -> Row:
-    (one,) = combined_rows([run_of([row]) for row in rows])
+    (one,) = launches.combined_rows([run_of([row]) for row in rows])
     return one
 
 
@@ -155,8 +136,7 @@ class TestFigures:
         assert (row.launches, row.n, row.n_eff) == (3, 600, None)
         assert row.evidence["launch_medians_s"] == [3e-6, 1e-6, 2e-6]
         row = combined(row_of(1e-6), row_of(2e-6), row_of(4e-6))
-        assert row.algbw_bytes_per_s == pytest.approx(1024 / 2e-6)
-        assert row.busbw_bytes_per_s == pytest.approx(1.5 * 1024 / 2e-6)
+        assert (row.algbw_bytes_per_s, row.busbw_bytes_per_s) == (pytest.approx(1024 / 2e-6), pytest.approx(1.5 * 1024 / 2e-6))
         assert row.percent_of_ceiling == pytest.approx(100 * 1.5 * 1024 / 2e-6 / 50e9)
 
     def test_a_measured_ceiling_is_the_median_of_the_launches_another_that_of_most(self) -> None:
@@ -183,11 +163,10 @@ class TestFigures:
         assert combined(*[row_of(1e-6, groups=unlisted)] * 2).groups == unlisted
 
     def test_wrong_data_in_any_launch_stays_visible(self) -> None:
-        row = combined(
-            row_of(1e-6), row_of(1e-6, wrong=3, wrong_detail="first at 1"), row_of(1e-6, wrong=2), row_of(1e-6, wrong=None, checked=0)
-        )
+        wrong, unchecked = row_of(1e-6, wrong=3, wrong_detail="first at 1"), row_of(1e-6, wrong=None, checked=0)
+        row = combined(row_of(1e-6), wrong, row_of(1e-6, wrong=2), unchecked)
         assert (row.wrong, row.wrong_detail, row.checked) == (5, "first at 1", 3)
-        assert combined(*[row_of(1e-6, wrong=None, checked=0)] * 2).wrong is None
+        assert combined(unchecked, unchecked).wrong is None
 
     def test_flags_and_reasons_are_united_slowest_ranks_summed_and_state_probes_are_medians(self) -> None:
         row = combined(row_of(1e-6, flags=("drift",), reached=True), row_of(1e-6, flags=("few_samples", "drift"), reached=False))
@@ -208,11 +187,8 @@ class TestFigures:
     @settings(max_examples=30)
     @given(st.lists(st.floats(1e-7, 1e-1), min_size=2, max_size=12))
     def test_the_order_of_the_launches_changes_nothing(self, medians: list[float]) -> None:
-        one, other = (combine([row_of(p50) for p50 in each]) for each in (medians, medians[::-1]))
-        assert one.time_s.ci_low is not None and one.time_s.ci_high is not None
-        assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (
-            other.time_s.p50 if other.time_s else 0, 0.9 * min(medians), 2 * max(medians),
-        )  # fmt: skip
+        one, other = (launches.combine([row_of(p50) for p50 in each]) for each in (medians, medians[::-1]))
+        assert (one.time_s.p50, one.time_s.min, one.time_s.max) == (other.time_s.p50, 0.9 * min(medians), 2 * max(medians))
         assert min(medians) <= one.time_s.p50 <= max(medians)
         assert one.time_s.ci_high / one.time_s.ci_low >= 1
 
@@ -220,12 +196,12 @@ class TestFigures:
 class TestCases:
     def test_one_launch_is_left_as_it_is(self) -> None:
         rows = [row_of(1e-6), not_measured("no")]
-        assert [replace(row, expectation=None) for row in combined_rows([run_of(rows)])] == rows
+        assert [replace(row, expectation=None) for row in launches.combined_rows([run_of(rows)])] == rows
 
     @pytest.mark.parametrize("name", [*SERIES, "size_bytes"])
     def test_cases_that_differ_in_anything_never_mix(self, name: str) -> None:
         other = replace(row_of(2e-6), **{name: OTHER.get(name, 2048)})
-        assert [row.launches for row in combined_rows([run_of([row_of(1e-6)]), run_of([other])])] == [1, 1]
+        assert [row.launches for row in launches.combined_rows([run_of([row_of(1e-6)]), run_of([other])])] == [1, 1]
 
     def test_a_case_that_some_launches_miss_is_combined_from_the_others(self) -> None:
         # a case that is missing in some launches is combined from the others
@@ -235,9 +211,9 @@ class TestCases:
         # a case that a broken launch did not reach reports it
         whole, broken = run_of([row_of(1e-6), make_row(8)]), run_of([make_row(8)], finished_utc=None)
         del broken.info["finished_utc"]
-        assert {row.size_bytes: row.flags for row in combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
+        assert {row.size_bytes: row.flags for row in launches.combined_rows([whole, broken])} == {1024: ("missing_launches",), 8: ()}
         # a launch that never meant to measure a case misses nothing
-        found = combined_rows([run_of([row_of(1e-6)]), run_of([row_of(1e-6, operation="broadcast")])])
+        found = launches.combined_rows([run_of([row_of(1e-6)]), run_of([row_of(1e-6, operation="broadcast")])])
         assert [(row.launches, row.flags) for row in found] == [(1, ()), (1, ())]
         assert combined(*[not_measured("no memory")] * 3).na == "no memory"
         # times that no clock gives do not count
@@ -247,19 +223,13 @@ class TestCases:
 
 
 class TestTogether:
-    def one(self, *runs: Run) -> Launches:
-        (found,), apart = together(runs)
-        assert apart == []
-        return found
-
-    def test_runs_of_one_allocation_are_one_and_others_are_apart(self) -> None:
-        found, apart = together([run_of([row_of(1e-6)], name, allocation_id=of) for name, of in (("a", "x"), ("b", "y"), ("c", "x"))])
+    def test_runs_of_one_allocation_are_one_and_others_and_those_without_are_apart(self) -> None:
+        runs = [run_of([row_of(1e-6)], name, allocation_id=of) for name, of in (("a", "x"), ("b", "y"), ("c", "x"))]
+        found, apart = launches.together(runs)
         assert [(each.name, [run.path.name for run in each.runs]) for each in found] == [("x", ["a", "c"]), ("b", ["b"])]
         assert apart == []
-
-    @pytest.mark.parametrize("allocation", [None, "", 7])
-    def test_runs_without_an_allocation_have_each_their_own(self, allocation: Any) -> None:
-        assert len(together([run_of([], name, allocation_id=allocation) for name in "ab"])[0]) == 2
+        for without in (None, "", 7):
+            assert len(launches.together([run_of([], name, allocation_id=without) for name in "ab"])[0]) == 2, without
 
     @pytest.mark.parametrize(("one", "other", "expected"), [
         ({"backends": {"mpi": {"mpi": "MPICH 4"}}}, {"backends": {"mpi": {"mpi": "MPICH 5"}}}, "software mpi mpi: MPICH 4 → MPICH 5"),
@@ -268,22 +238,19 @@ class TestTogether:
         ({"collbench": "1"}, {"collbench": "2"}, "software collbench: 1 → 2"),
     ])  # fmt: skip
     def test_what_was_changed_in_between_keeps_launches_apart(self, one: dict[str, Any], other: dict[str, Any], expected: str) -> None:
-        found, apart = together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
-        assert len(found) == 2
-        assert [text.partition(": ")[2] for text in apart] == [expected]
+        found, apart = launches.together([run_of([row_of(1e-6)], "a", **one), run_of([row_of(1e-6)], "b", **other)])
+        assert (len(found), [text.partition(": ")[2] for text in apart]) == (2, [expected])
 
-    def test_what_launchers_number_anew_does_not(self) -> None:
-        environments = [
-            {"SLURM_STEP_ID": str(step), "PMI_FD": str(step), "OMPI_MCA_ess_base_jobid": str(step), "COLLBENCH_LOCAL": f"/tmp/{step}",
-             "NCCL_ALGO": "Ring"} for step in range(2)
-        ]  # fmt: skip
-        hosts = (["n1", "n2"], ["n2", "n1"])
-        found = self.one(*(run_of([row_of(1e-6)], hosts=host, environment=one) for one, host in zip(environments, hosts, strict=True)))
-        assert [run.info["hosts"] for run in found.runs] == list(hosts)
-
-    def test_a_backend_that_only_one_has_contradicts_nothing(self) -> None:
-        found = self.one(run_of([], backends={"mpi": {"mpi": "5"}}), run_of([], backends={"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}))
-        assert [sorted(run.info["backends"]) for run in found.runs] == [["mpi"], ["gloo", "mpi"]]
+    def test_what_launchers_number_anew_and_a_backend_that_only_one_has_does_not(self) -> None:
+        numbered = ("SLURM_STEP_ID", "PMI_FD", "OMPI_MCA_ess_base_jobid", "COLLBENCH_LOCAL")
+        first, second = ({**dict.fromkeys(numbered, f"/tmp/{step}"), "NCCL_ALGO": "Ring"} for step in range(2))
+        gloo_too = {"mpi": {"mpi": "5"}, "gloo": {"torch": "2"}}
+        runs = [
+            run_of([row_of(1e-6)], hosts=["n1", "n2"], environment=first, backends={"mpi": {"mpi": "5"}}),
+            run_of([row_of(1e-6)], hosts=["n2", "n1"], environment=second, backends=gloo_too),
+        ]
+        (found,), apart = launches.together(runs)
+        assert (found.runs, apart) == (tuple(runs), [])
 
 
 class TestFolders:
@@ -291,24 +258,24 @@ class TestFolders:
         paths = [store(tmp_path / f"launch-{number}", [row_of(1e-6)]) for number in (10, 2, 1)]
         (tmp_path / "launch-x").mkdir()
         (tmp_path / "notes").write_text("mine")
-        assert [run.path for run in runs_in(tmp_path)] == paths[::-1]
-        assert [run.path for run in runs_in(paths[0])] == [paths[0]]
+        assert [run.path for run in launches.runs_in(tmp_path)] == paths[::-1]
+        assert [run.path for run in launches.runs_in(paths[0])] == [paths[0]]
         with pytest.raises(UsageError, match="is not a run folder"):
-            runs_in(tmp_path / "launch-x")
+            launches.runs_in(tmp_path / "launch-x")
 
     def test_a_launch_that_cannot_be_read_is_reported_and_the_others_count(self, tmp_path: Path) -> None:
         store(tmp_path / "launch-2", [row_of(1e-6)])
         (tmp_path / "launch-1").mkdir()
-        (found,) = runs_in(tmp_path)
+        (found,) = launches.runs_in(tmp_path)
         assert found.path.name == "launch-2" and "launch-1" in found.warnings[0]
         shutil.rmtree(tmp_path / "launch-2")
         with pytest.raises(UsageError, match="launch-1"):
-            runs_in(tmp_path)
+            launches.runs_in(tmp_path)
 
     def test_the_folder_of_all_launches_names_them(self, tmp_path: Path) -> None:
         for number in (1, 2):
             store(tmp_path / "before" / f"launch-{number}", [row_of(1e-6)], allocation_id="job")
-        (found,), _ = together(runs_in(tmp_path / "before"))
+        (found,), _ = launches.together(launches.runs_in(tmp_path / "before"))
         assert (found.name, len(found.runs), found.rows[0].launches) == ("before", 2, 2)
 
     def test_a_launch_counts_once_under_any_name(self, tmp_path: Path) -> None:
@@ -317,12 +284,11 @@ class TestFolders:
         (tmp_path / "link").symlink_to(one)
         for other in (one, tmp_path, tmp_path / "copy", tmp_path / "link"):
             with pytest.raises(UsageError, match="named twice"):
-                read_all([one, other])
+                launches.read_all([one, other])
 
     def test_junk_in_run_json_is_no_obstacle(self, tmp_path: Path) -> None:
         paths = [store(tmp_path / name, [row_of(1e-6)], allocation_id="job") for name in "ab"]
-        (paths[0] / "run.json").write_text(
-            json.dumps({**read_run(paths[0]).info, "backends": [[1]], "hosts": {}, "rank_map": "x", "host": 3})
-        )
+        junk = {**read_run(paths[0]).info, "backends": [[1]], "hosts": {}, "rank_map": "x", "host": 3}
+        (paths[0] / "run.json").write_text(json.dumps(junk))
         (paths[0] / "topology.json").write_text("[" * 10_000)
-        assert [len(each.runs) for each in together(read_all(paths))[0]] == [2]
+        assert [len(each.runs) for each in launches.together(launches.read_all(paths))[0]] == [2]

@@ -1,7 +1,5 @@
 """A rank that finishes last is reported, and called slow only where it is; not chance, ties of the clock, exit skew or roots."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,7 @@ from numpy.typing import NDArray
 from collbench.analysis import stragglers as stragglers_module
 from collbench.analysis.concerns import FINDING, NOTE, concerns
 from collbench.analysis.launches import Launches
-from collbench.analysis.stragglers import (
-    Compared,
-    Role,
-    SlowLink,
-    _often,
-    compared,
-    histogram,
-    slow_links,
-    stragglers,
-    stragglers_in,
-)
+from collbench.analysis.stragglers import Compared, Role, SlowLink, _often, compared, histogram, slow_links, stragglers, stragglers_in
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
@@ -76,20 +64,17 @@ def test_a_rank_that_ends_last_is_reported_with_its_host_its_share_and_by_how_mu
     for case in cases[3:]:
         case[3] *= 1.14
     run = run_of(cases)
-    found = stragglers(run)
-    assert [(each.rank, each.host, each.cases, each.of_cases, each.expected) for each in found] == [(3, "node07", 9, 12, 0.25)]
-    assert found[0].excess == pytest.approx(0.14, abs=0.01)
-    share = float(np.mean([np.mean(case.argmax(axis=0) == 3) for case in cases[3:]]))
-    assert found[0].share == pytest.approx(share)
-    assert replace(found[0], share=0.62).sentence().startswith("rank 3 (node07) finishes last in 62 % ")
-    assert replace(found[0], host="").sentence().startswith("rank 3 finishes last")
+    (found,) = stragglers(run)
+    assert (found.rank, found.host, found.cases, found.of_cases, found.expected) == (3, "node07", 9, 12, 0.25)
+    assert found.excess == pytest.approx(0.14, abs=0.01)
+    assert found.share == pytest.approx(float(np.mean([np.mean(case.argmax(axis=0) == 3) for case in cases[3:]])))
+    assert replace(found, host="").sentence().startswith("rank 3 finishes last")
 
 
 def test_of_two_ranks_none_is_called_slow_nor_where_all_but_one_are_late() -> None:
     for operation in ("allreduce", "alltoall"):
         (found,) = stragglers(run_of(slowed(2, 6, 0, 1.29), operation=operation))
         assert (found.role, found.other) == (Role.UNKNOWN, "rank 1 (node05)")
-        assert "later than rank 1 (node05): either rank, or the link between them" in found.sentence()
     late = slowed(3, 6, slice(2), 1.4, samples=400)
     assert all(each.role is Role.UNKNOWN for each in stragglers(run_of(late, operation="alltoall")))
 
@@ -98,7 +83,6 @@ def test_a_rank_that_is_late_in_all_to_all_while_the_others_are_alike_is_slow() 
     cases = slowed(4, 6, 2, 1.3)
     (found,) = stragglers(run_of(cases, operation="alltoall"))
     assert (found.rank, found.role) == (2, Role.DELAYS)
-    assert found.sentence().startswith("rank 2 (node06), or a path into it, is slow: ")
     assert [each.role for each in stragglers(run_of(cases))] == [Role.UNKNOWN]
 
 
@@ -125,10 +109,8 @@ def test_a_slower_link_explains_the_rank_that_ends_last_and_comes_first(ranks: i
     run = on_links(tmp_path / "run", [1e9, 0.8e9, 1e9, 1e9][:ranks], 0.0956e9)
     link = SlowLink("node05", "eth0", 0.8e9, 1e9)
     assert slow_links(run) == [link]
-    assert link.sentence().startswith("eth0 of node05 ")
     (found,) = stragglers(run)
     assert (found.rank, found.role, found.link) == (0, Role.WAITS, link)
-    assert ": eth0 of node05 " in found.sentence()
     found_concerns = concerns([run], [Launches("run", (run,), run.rows)], [compared(run)], [])
     of_ranks = [each for each in found_concerns if "eth0 of node05" in each.what]
     assert [each.severity for each in of_ranks] == [FINDING, NOTE] and of_ranks[0].what == link.sentence()
@@ -152,12 +134,10 @@ def test_being_slowest_by_design_or_by_chance_is_no_finding(changes: dict[str, A
 
 
 def test_of_two_like_ranks_each_is_slowest_in_half_the_samples_and_alarms_are_rare() -> None:
-    cases = slowed(2, 8)
-    assert stragglers(run_of(cases)) == []
-    assert [case.expected for case in compared(run_of(cases))] == [0.5] * 8
+    run = run_of(slowed(2, 8))
+    assert (stragglers(run), [case.expected for case in compared(run)]) == ([], [0.5] * 8)
     alarms, found = _rates(20, 12, 0.5)
-    assert alarms == 0
-    assert found >= 0.9
+    assert alarms == 0 and found >= 0.9
 
 
 def test_a_rank_always_a_hair_behind_is_no_straggler() -> None:
@@ -168,23 +148,25 @@ def test_a_rank_always_a_hair_behind_is_no_straggler() -> None:
     clock[2] += 10e-9
     for case in (hair, clock):
         run = run_of([case] * 4, n_eff=200.0)
-        assert histogram(compared(run)) == [(2, 1.0)]
-        assert stragglers(run) == []
+        assert (histogram(compared(run)), stragglers(run)) == ([(2, 1.0)], [])
 
 
 def test_ties_of_a_coarse_clock_do_not_blame_the_first_rank() -> None:
     """argmax gives a tie to the lowest rank, which then seems to be the slowest."""
-    cases = [np.round(noisy(np.random.default_rng(seed), 4, sigma=0.1) * 1e-3 / 2e-8) * 2e-8 for seed in range(6)]
-    run = run_of(cases)
-    assert histogram(compared(run))[0][0] == 0 and histogram(compared(run))[0][1] > 0.4
-    assert stragglers(run) == []
+    run = run_of([np.round(noisy(np.random.default_rng(seed), 4, sigma=0.1) * 1e-3 / 2e-8) * 2e-8 for seed in range(6)])
+    rank, share = histogram(compared(run))[0]
+    assert rank == 0 and share > 0.4 and stragglers(run) == []
 
 
-def test_what_strikes_a_single_case_is_not_the_ranks_fault() -> None:
+def test_what_strikes_few_of_the_cases_is_the_ranks_fault_where_these_are_all_of_a_library() -> None:
     cases = slowed(4, 8)
     cases[5][1] *= 1.3
     assert stragglers(run_of(cases)) == []
     assert [each.rank for each in stragglers(run_of(cases[5:6]))] == [1]
+    run = run_of([*slowed(4, 2, 1, 1.3), *slowed(4, 10)[2:]])
+    assert stragglers(run) == []
+    rows = [replace(row, backend="mpi" if at < 2 else "gloo") for at, row in enumerate(run.rows)]
+    assert [(each.rank, each.cases, each.of_cases) for each in stragglers(replace(run, rows=rows))] == [(1, 2, 10)]
 
 
 def test_several_slow_ranks_come_worst_first() -> None:
@@ -193,16 +175,6 @@ def test_several_slow_ranks_come_worst_first() -> None:
         even[1] *= 1.2
         odd[6] *= 1.4
     assert [(each.rank, each.cases) for each in stragglers(run_of(cases))] == [(6, 4), (1, 4)]
-
-
-def test_a_rank_may_be_slow_in_one_library_only() -> None:
-    cases = [noisy(np.random.default_rng(seed), 4) for seed in range(10)]
-    for case in cases[:2]:
-        case[1] *= 1.3
-    run = run_of(cases)
-    assert stragglers(run) == []
-    rows = [replace(row, backend="mpi" if at < 2 else "gloo") for at, row in enumerate(run.rows)]
-    assert [(each.rank, each.cases, each.of_cases) for each in stragglers(replace(run, rows=rows))] == [(1, 2, 10)]
 
 
 def _rates(runs: int, cases: int, rho: float) -> tuple[float, float]:
@@ -222,16 +194,14 @@ def _rates(runs: int, cases: int, rho: float) -> tuple[float, float]:
 @pytest.mark.parametrize(("cases", "rho"), [(1, 0.0), (1, 0.7), (3, 0.9), (12, 0.5), (12, 0.97)])
 def test_false_alarms_stay_below_one_percent(cases: int, rho: float) -> None:
     alarms, found = _rates(400, cases, rho)
-    assert alarms < 0.01
-    assert found > 0.93 or rho > 0.5 or cases == 1
+    assert alarms < 0.01 and (found > 0.93 or rho > 0.5 or cases == 1)
 
 
 def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {"rank_map": [{"rank": 0, "host": 3}, "junk"]})
     good = {"slowest_rank": np.array([0, 1, 1], np.int32), "rank_p50_s": np.array([1e-4, 2e-4])}
-    slowest = [
-        np.array([0, 2], np.int32), np.array([-1, 1], np.int32), np.array([0.0, 1.0]), np.zeros((2, 2), np.int32), np.zeros(0, np.int32),
-    ]  # fmt: skip
+    indices = [np.array([0, 2], np.int32), np.array([-1, 1], np.int32), np.zeros((2, 2), np.int32), np.zeros(0, np.int32)]
+    slowest = [*indices, np.array([0.0, 1.0])]
     medians = [np.array([1e-4, np.nan]), np.array([1e-4, 0.0]), np.array([1e-4])]
     bad = [{}, *({**good, "slowest_rank": ranks} for ranks in slowest), *({**good, "rank_p50_s": times} for times in medians)]
     for size, arrays in enumerate([good, *bad], start=8):
@@ -248,7 +218,7 @@ def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> No
 def test_exit_skew_is_read_as_far_as_it_is_two_numbers() -> None:
     assert StartSkew.of({"exit_skew_s": {"p50": 1e-7, "p95": 3e-7}}) == StartSkew(1e-7, 3e-7, 1)
     for known in (None, [], {"p50": 1e-7}, {"p50": "x", "p95": 1}, {"p50": 1e-7, "p95": 3e-7, "messages": 0}):
-        assert StartSkew.of({"exit_skew_s": known}) is None
+        assert StartSkew.of({"exit_skew_s": known}) is None, known
     assert StartSkew.of({}) is None
 
 
@@ -257,8 +227,7 @@ def case_by_hand(medians_s, slowest=(0,), **row):
 
 
 def test_a_rank_is_often_slow_in_several_cases_or_on_one_backend_alone():
-    case = case_by_hand([1.0, 2.0, 10.0, 4.0])
-    assert list(case.others_s) == [4.0, 4.0, 2.0, 2.0]
+    assert list(case_by_hand([1.0, 2.0, 10.0, 4.0]).others_s) == [4.0, 4.0, 2.0, 2.0]
     assert list(case_by_hand([1.0, 3.0]).others_s) == [3.0, 1.0]
     made = [case_by_hand([1.0, 2.0], backend=backend) for backend in ("mpi",) * 2 + ("nccl",) * 20]
     assert _often(made[:2], made) and not _often([made[0], made[5]], made)

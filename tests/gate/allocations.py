@@ -1,5 +1,6 @@
 """Runs for the gate's tests: launches of an allocation with a row per time, and baselines of several."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,3 +19,10 @@ def launches(folder: Path, allocation: str, *times_s: Mapping[int, float]) -> Pa
     for number, each in enumerate(times_s, 1):
         launch(folder / f"launch-{number}", each, allocation)
     return folder
+
+
+def edit_info(run: Path, **changes: object) -> Path:
+    """Change values of its run.json."""
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, **changes}))
+    return run

@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from collbench.gating.confirm import confirm_suite, suspects
 from collbench.gating.reasons import NotInSuite
 from collbench.gating.verdict import FloorState, Suspicion, Verdict
 from collbench.operations.suite import check_form
+from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, SIZES, allocation, judged
 from tests.gate.verdicts import verdict as made_up
 from tests.results.rows import make_row
@@ -32,25 +34,27 @@ def test_suspects_are_those_of_cases_groups_and_floors() -> None:
     assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CASES) == CASES[4:]
     assert suspects(verdict(suspect("whole", "all cases")), CASES) == CASES
     assert suspects(verdict(suspect("cell", "x", "cleared", CASES[1]), suspect("whole", "all cases", "confirmed")), CASES) == []
-    new = case_of(make_row(1 << 30))
-    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], new)]
-    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], new]
+    new = [case_of(make_row(16, root=root)) for root in (1, None)]
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], *new)]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], *sorted(new, key=str)]
 
 
-def test_a_suite_has_a_sweep_by_size_and_keys_for_traffic() -> None:
-    text = confirm_suite([CASES[1], CASES[0], CASES[4]])
-    document = tomllib.loads(text)
+def sweeps_of(*cases: CaseKey) -> list[dict[str, Any]]:
+    """The sweeps of the suite of these cases, which is a valid one."""
+    document = tomllib.loads(confirm_suite(cases))
     check_form(document, "confirm.toml")
-    assert [(sweep["operations"], sweep["backends"], sweep["sizes"]) for sweep in document["sweeps"]] == [
-        ("allreduce", "nccl", [8, 64 << 20]), ("allreduce", "mpi", [64 << 20]),
-    ]  # fmt: skip
-    assert document["sweeps"][0]["in_place"] is False
+    return list(document["sweeps"])
+
+
+def test_a_suite_has_a_sweep_by_size_and_keys_for_traffic_and_pairs() -> None:
+    first, second = sweeps_of(CASES[1], CASES[0], CASES[4])
+    assert (first["operations"], first["backends"], first["sizes"]) == ("allreduce", "nccl", [8, 64 << 20])
+    assert (second["operations"], second["backends"], second["sizes"]) == ("allreduce", "mpi", [64 << 20])
+    assert first["in_place"] is False
     text = confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="experts.csv:1f2e3d4c"))])
-    assert "# left out" in text
-    assert "sweeps" not in tomllib.loads(text)
-    document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="alltoallv", traffic="skew 2"))]))
-    check_form(document, "confirm.toml")
-    assert document["sweeps"][0]["skew"] == 2
+    assert "# left out" in text and "sweeps" not in tomllib.loads(text)
+    assert sweeps_of(case_of(make_row(8, operation="alltoallv", traffic="skew 2")))[0]["skew"] == 2
+    assert sweeps_of(case_of(make_row(8, operation="multipair_bandwidth", group="3 pairs")))[0]["pairs"] == 3
 
 
 def test_the_suite_can_confirm_a_group_and_all_cases() -> None:
@@ -65,21 +69,9 @@ def test_the_suite_can_confirm_a_group_and_all_cases() -> None:
 
 def test_a_group_of_which_no_suite_can_name_a_case_is_noted() -> None:
     odd = [case_of(make_row(size, operation="alltoallv", traffic="experts.csv:1f2e3d4c")) for size in (64 << 20, 128 << 20, 256 << 20)]
-    nights = {
-        name: replace(allocation(name), cases=dict.fromkeys(odd, CaseTimes((0.1 * by,) * 5))) for name, by in (("good", 1.0), ("a", 1.1))
-    }
-    base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
-    (note,) = judged(nights["a"], baseline=base).notes
+    good, slower = (
+        replace(allocation(name), cases=dict.fromkeys(odd, CaseTimes((time_s,) * 5))) for name, time_s in (("good", 0.1), ("a", 0.11))
+    )
+    base = Baseline(Path("base"), [replace(good, name=f"good-{number}") for number in range(6)])
+    (note,) = judged(slower, baseline=base).notes
     assert isinstance(note, NotInSuite) and note.cases.names[0] == "alltoallv 64 MiB nccl experts.csv:1f2e3d4c"
-
-
-def test_pairs_have_a_key() -> None:
-    document = tomllib.loads(confirm_suite([case_of(make_row(8, operation="multipair_bandwidth", group="3 pairs"))]))
-    check_form(document, "confirm.toml")
-    assert document["sweeps"][0]["pairs"] == 3
-
-
-def test_cases_that_the_baseline_lacks_come_in_the_order_of_their_texts() -> None:
-    new = [case_of(make_row(16, root=root)) for root in (1, None)]
-    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in new]
-    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == sorted(new, key=str)

@@ -4,12 +4,10 @@ import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
 
-from collbench.errors import UsageError
 from collbench.gating import reasons
 from collbench.gating.allocation import Allocation, CaseTimes, allocations_in
 from collbench.gating.baseline import Baseline, add_all, load
@@ -23,7 +21,6 @@ from collbench.report.verdict_formats import annotation_lines, status_lines
 from collbench.results.store import to_page
 from tests.gate.allocations import launch
 from tests.gate.judging import BASE, allocation, case, judged, slow
-from tests.gate.patterns import LARGE, MID, SMALL
 from tests.gate.verdicts import regression, suspicion, verdict
 from tests.helpers import Call, said
 from tests.results.rows import make_row, store
@@ -40,14 +37,16 @@ def waiting(**changes: object) -> Call:
     return printed(partial(next_commands, given, TYPED))
 
 
+FOLDER = Path("base")  # in an empty working directory
+
+
 def stored(change: Callable[[list[str]], list[str]]) -> Call:
-    """The error of a baseline with an altered file."""
+    """Read a baseline with an altered file."""
 
     def run() -> object:
-        with TemporaryDirectory() as folder:
-            (file,) = add_all(Path(folder), [allocation("good-0", launches=3)])
-            file.write_text("\n".join(change(file.read_text().splitlines())))
-            return error_of(lambda: load(Path(folder)), folder)
+        (file,) = add_all(FOLDER, [allocation("good-0", launches=3)])
+        file.write_text("\n".join(change(file.read_text().splitlines())))
+        return load(FOLDER)
 
     return run
 
@@ -57,50 +56,43 @@ def head(**changes: object) -> Call:
 
 
 def added(*allocations: Allocation) -> Call:
-    """The error of adding these to a baseline with good-0."""
+    """Add these to a baseline with good-0."""
 
     def run() -> object:
-        with TemporaryDirectory() as folder:
-            add_all(Path(folder), [allocation("good-0", jobs=("Slurm job testbed-12",))])
-            return error_of(lambda: add_all(Path(folder), allocations), folder)
+        add_all(FOLDER, [allocation("good-0", jobs=("Slurm job testbed-12",))])
+        return add_all(FOLDER, allocations)
 
     return run
+
+
+def written(name: str, text: str) -> Path:
+    Path(name).write_text(text)
+    return Path(name)
 
 
 def read_back(**changes: object) -> Call:
-    """The error of a stored verdict with these fields."""
-
-    def run() -> object:
-        with TemporaryDirectory() as folder:
-            file = Path(folder, "verdict.json")
-            file.write_text(json.dumps({**json.loads(to_page(document(regression()))), **changes}))
-            return error_of(lambda: read_verdict(file, "--verdict"), folder)
-
-    return run
-
-
-def error_of(call: Callable[[], object], folder: str) -> str:
-    try:
-        return str(call())
-    except UsageError as error:
-        return str(error).replace(folder, "base")
+    """Read a stored verdict with these fields."""
+    page = {**json.loads(to_page(document(regression()))), **changes}
+    return lambda: read_verdict(written("verdict.json", json.dumps(page)), "--verdict")
 
 
 def runs(*allocation_ids: str) -> Call:
+    """Read launches of allocations with these names."""
+
     def run() -> object:
-        with TemporaryDirectory() as folder:
-            for number, name in enumerate(allocation_ids, 1):
-                launch(Path(folder, f"launch-{number}"), {8: 1e-6}, name)
-            return error_of(lambda: allocations_in([Path(folder)]), folder)
+        for number, name in enumerate(allocation_ids, 1):
+            launch(FOLDER / f"launch-{number}", {8: 1e-6}, name)
+        return allocations_in([FOLDER])
 
     return run
 
 
 def history_of(make: Callable[[Path], object]) -> Call:
+    """Read the notes of a history that a function makes."""
+
     def run() -> object:
-        with TemporaryDirectory() as folder:
-            make(Path(folder, "runs"))
-            return error_of(lambda: "\n".join(dated_in(Path(folder, "runs"))[1]), folder)
+        make(FOLDER)
+        return "\n".join(dated_in(FOLDER)[1])
 
     return run
 
@@ -109,20 +101,7 @@ def copied(name: str) -> Allocation:
     return replace(allocation(name), began_utc="2026-11-20T10:00:00Z")
 
 
-def announced(kind: str, what: str) -> object:
-    text = f'[[change]]\nkind = "{kind}"\nwhat = "{what}"\nreason = "x"\nreviewer = "ops"\nexpires = 2026-12-01\n'
-    with TemporaryDirectory() as folder:
-        Path(folder, "expected.toml").write_text(text)
-        return error_of(lambda: read_expected(Path(folder, "expected.toml")), folder)
-
-
-def imported_in_part() -> object:
-    with TemporaryDirectory() as folder:
-        run = store(Path(folder, "night"), [make_row(8, flags=("imported",)), make_row(1024)])
-        return error_of(lambda: allocations_in([run]), folder)
-
-
-SIZES = (*SMALL, *MID, *LARGE)
+EVERY_CHANGE = '[[change]]\nkind = "*"\nwhat = "*"\nreason = "x"\nreviewer = "ops"\nexpires = 2026-12-01\n'
 WORDS: dict[str, tuple[Call, str]] = {
     "floor, not valid": (lambda: read_floor("ring"),
         "--min-percent ring: not valid (use MODEL:PERCENT@SIZES, such as ring:75@1G- or hard:40@1G-/allreduce+nccl)"),
@@ -244,16 +223,16 @@ WORDS: dict[str, tuple[Call, str]] = {
     "allocation, of no name": (runs("", ""), "base has launches without an allocation name: measure them again with --allocation NAME"),
     "allocation, not a file name": (runs("../x"),
         "base/launch-1: allocation name '../x' is not a valid file name: measure with another --allocation NAME"),
-    "allocation, imported in part": (imported_in_part,
+    "allocation, imported in part": (lambda: allocations_in([store(FOLDER / "night", [make_row(8, flags=("imported",)), make_row(1024)])]),
         "base/night: some of its allocation's rows are imported, others measured here: give them two names"),
     "candidate, in the baseline": (lambda: judged(allocation("good-3")),
         "allocation good-3 is in the baseline base: drop it there first to judge it"),
     "candidate, in the baseline under another name": (lambda: judged(
         copied("new"), baseline=Baseline(Path("base"), [copied("good-0"), *BASE.allocations[1:]])
     ), "allocation new is in the baseline base as good-0: drop it there first to judge it"),
-    "candidate, one name twice": (lambda: judged(slow("b"), slow("b")),
+    "candidate, one name twice": (lambda: judged(slow("a"), slow("b"), slow("b")),
         "two of the candidate's allocations have the same name: measure with another --allocation NAME"),
-    "candidate, one allocation twice": (lambda: judged(copied("a"), copied("b")),
+    "candidate, one allocation twice": (lambda: judged(copied("a"), replace(copied("b"), began_utc="2026-11-20T11:00:00+01:00")),
         "a and b are one allocation under two names: measure a fresh one"),
     "candidate, nothing in common": (lambda: judged(replace(allocation("new"), cases={case(5): CaseTimes((1e-6,))})),
         "allocation new and base have no case in common: measure the same suite"),
@@ -261,22 +240,22 @@ WORDS: dict[str, tuple[Call, str]] = {
         "allocation new was imported and the baseline base was measured here: their statistics differ; compare like with like"),
     "floor, no such case": (lambda: floor_states([read_floor("ring:80@1G-")], [allocation("night-1")]),
         "--min-percent ring:80@1G-: allocation night-1 has no such case; measure those sizes, or change it"),
-    "announcement of every change": (lambda: announced("*", "*"),
-        "--expect base/expected.toml, change 1: kind '*' and what '*' match every change: be more specific"),
+    "announcement of every change": (lambda: read_expected(written("expected.toml", EVERY_CHANGE)),
+        "--expect expected.toml, change 1: kind '*' and what '*' match every change: be more specific"),
     "verdict, unknown result": (read_back(result="fine"),
-        '--verdict base/verdict.json does not fit verdict.schema.json: result is "fine", where enum ["passed", "regression", "no '
+        '--verdict verdict.json does not fit verdict.schema.json: result is "fine", where enum ["passed", "regression", "no '
         'verdict", "wrong data"] is wanted; name what `collbench gate --out` wrote'),
     "verdict, unknown field": (read_back(surprise=1),
-        '--verdict base/verdict.json does not fit verdict.schema.json: it has "surprise", which is unknown; name what `collbench '
+        '--verdict verdict.json does not fit verdict.schema.json: it has "surprise", which is unknown; name what `collbench '
         "gate --out` wrote"),
     "verdict, passed with suspects": (read_back(result="passed", exit_code=0),
-        "--verdict base/verdict.json has result passed, but also reasons or suspects: name what `collbench gate --out` wrote"),
+        "--verdict verdict.json has result passed, but also reasons or suspects: name what `collbench gate --out` wrote"),
     "verdict, newer": (read_back(schema=2),
-        "--verdict base/verdict.json has schema 2, but this collbench supports up to 1: update collbench"),
+        "--verdict verdict.json has schema 2, but this collbench supports up to 1: update collbench"),
     "history, missing": (history_of(lambda folder: None),
-        "base/runs cannot be read (No such file or directory): name a baseline, or a folder that holds runs"),
+        "base cannot be read (No such file or directory): name a baseline, or a folder that holds runs"),
     "history, nothing in it": (history_of(lambda folder: folder.mkdir()),
-        "base/runs holds neither allocations of a baseline nor runs: name such a folder"),
+        "base holds neither allocations of a baseline nor runs: name such a folder"),
     "history, short": (history_of(lambda folder: [launch(folder / name, {8: 1e-6}, name) for name in "ab"]),
         "2 allocations: a change is detected with at least 6, 3 before it and 3 after"),
     "history, wrong data": (history_of(lambda folder: launch(folder / "a", {8: 1e-6}, "a", wrong=3)),
@@ -286,5 +265,6 @@ WORDS: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
+def test_the_words_of_a_message(call: Call, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert said(call) == text

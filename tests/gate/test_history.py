@@ -1,11 +1,7 @@
 """A history: levels, other changes at a step, and cases that are missing for a time."""
 
-from __future__ import annotations
-
-import json
 from math import log, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collbench.errors import UsageError
+from collbench.gating.allocation import CaseTimes
 from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, add_all
 from collbench.gating.history import (
     CASE,
@@ -39,11 +36,10 @@ from collbench.gating.history import (
 )
 from collbench.gating.rule import floors_of
 from tests.conftest import needs_plugin
-from tests.gate.allocations import launch, launches
+from tests.gate.allocations import edit_info, launch, launches
 from tests.gate.histories import SIZES, case, nights, upgraded
 
-if TYPE_CHECKING:
-    from collbench.plugins.selftest.self_test import Cluster
+SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
 
 
 def named(found: History, name: str) -> CaseHistory:
@@ -53,13 +49,10 @@ def named(found: History, name: str) -> CaseHistory:
 
 def test_an_upgrade_changes_its_cases_and_their_group_only() -> None:
     found = history("base", upgraded())
-    assert {each.about.name for each in found.series if each.steps} == {
-        "allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256)),
-    }  # fmt: skip
+    assert {each.about.name for each in found.series if each.steps} == SLOWER
     group = named(found, "allreduce on mpi, large messages")
     assert [(level.first, level.last) for level in group.levels] == [(0, 9), (10, 19)]
-    assert group.trend == pytest.approx(1.05, abs=0.01)
-    assert group.largest == pytest.approx(0.0488, abs=0.01)
+    assert (group.trend, group.largest) == (pytest.approx(1.05, abs=0.01), pytest.approx(0.0488, abs=0.01))
     (step,) = group.steps
     assert [(each.a, each.b) for each in found.between(step.before, step.at)] == [("4.3", "5.0")]
     assert named(found, "all cases").largest == 0
@@ -68,16 +61,14 @@ def test_an_upgrade_changes_its_cases_and_their_group_only() -> None:
 def test_a_step_has_its_trend_and_the_change_of_the_machine_state() -> None:
     found = history("base", nights(20, lambda number, backend, size: 1.1 if 7 <= number < 14 else 1.0))
     series = named(found, "allreduce 64 MiB gloo")
-    assert [step.at for step in series.steps] == [7, 14]
-    assert series.trend == pytest.approx(1.0, abs=0.01)
+    assert ([step.at for step in series.steps], series.trend) == ([7, 14], pytest.approx(1.0, abs=0.01))
     assert found.between(6, 7) == []
     slower = nights(12, lambda number, backend, size: 1.2 if number >= 6 else 1.0)
     found = history("base", [replace(each, canary_s=(2.6e-7,) * 3) if number >= 6 else each for number, each in enumerate(slower)])
     (step,) = named(found, "all cases").steps
     assert "60 → 260 ns" in found.state(step)
-    assert history("base", slower).state(step) == ""
     unknown = history("base", [replace(each, canary_s=(None,) * 3) for each in slower])
-    assert unknown.state(step) == ""
+    assert history("base", slower).state(step) == unknown.state(step) == ""
 
 
 def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
@@ -101,13 +92,10 @@ def test_cases_that_are_missing_or_were_measured_once_are_no_change() -> None:
 
 def test_the_order_and_the_names_of_series() -> None:
     sheet = history_matrix(nights(4))
-    assert [about.name for about in sheet.abouts if about.kind != CASE] == [
-        "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
-        "allreduce on mpi, small messages", "allreduce on mpi, large messages",
-    ]  # fmt: skip
-    assert [about.case for about in sheet.abouts if about.kind == CASE] == [
-        case(size, backend) for backend in ("gloo", "mpi") for size in SIZES
-    ]
+    groups = [f"allreduce on {backend}, {size_class} messages" for backend in ("gloo", "mpi") for size_class in ("small", "large")]
+    assert [about.name for about in sheet.abouts if about.kind != CASE] == ["all cases", *groups]
+    cases = [case(size, backend) for backend in ("gloo", "mpi") for size in SIZES]
+    assert [about.case for about in sheet.abouts if about.kind == CASE] == cases
     assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
     assert np.exp(sheet.floors[[0, 1, 2, 5, 11]]) == pytest.approx([1.015, 1.03, 1.01, 1.05, 1.02])
     sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
@@ -140,22 +128,15 @@ def test_the_variance_of_a_median_follows_from_the_launches_of_enough_allocation
     assert np.isnan(sheet.variance([0, 1])).all()
     assert np.isfinite(sheet.variance([0, 1, 2])).all()
     assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CASE}
-
-
-def test_a_case_with_scattering_launches_is_marked(seed: int = 2) -> None:
-    quiet = nights(8, seed=seed)
-    nervous = nights(8, seed=seed)
+    nervous, scattering = nights(6), case(64 << 20)
     for each in nervous:
-        measured = each.cases[case(64 << 20)]
-        each.cases[case(64 << 20)] = measured._replace(
-            medians_s=tuple(time * f for time, f in zip(measured.medians_s, (0.9, 1, 1.1), strict=True))
-        )
-    place = next(number for number, about in enumerate(history_matrix(quiet).abouts) if about.case == case(64 << 20))
-    assert history_matrix(nervous).variance()[place] > 20 * history_matrix(quiet).variance()[place]
+        low, middle, high = each.cases[scattering].medians_s
+        each.cases[scattering] = CaseTimes((0.9 * low, middle, 1.1 * high))
+    place = [about.case for about in sheet.abouts].index(scattering)
+    assert history_matrix(nervous).variance()[place] > 20 * sheet.variance()[place]
 
 
 # Steps in series: found where they are, at their place, and hardly ever where nothing changed.
-
 
 FLOOR = np.array([0.02])
 
@@ -174,10 +155,9 @@ def places(values: Figures, floor: Figures = FLOOR) -> list[tuple[int, int]]:
 def test_a_step_is_found_at_its_place_with_its_size_despite_unmeasured_allocations() -> None:
     values = series((10, 0.0), (10, 0.05))
     ((step,),) = steps(values, scatter(values), FLOOR)
-    assert (step.before, step.at) == (9, 10)
+    assert (step.before, step.at, step.limit) == (9, 10, 0.02)
     assert step.change == pytest.approx(0.05, abs=3 * step.error)
     assert step.error == pytest.approx(0.003 * sqrt(np.pi / 2 * 2 / 10), rel=0.4)
-    assert step.limit == 0.02
     values[[0, 4, 9, 10, 11, 19]] = np.nan
     assert places(values) == [(8, 12)]
 
@@ -221,23 +201,15 @@ def test_for_any_values_steps_are_in_order_and_between_measured_allocations(valu
     assert all(abs(step.change) > step.limit for step in found)
 
 
-def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figures:
-    """[allocations × launches × cases] ln of time, three launches each."""
-    noise, cases = cluster.noise, len(cluster.launch)
-    between = random.normal(0, 1, (count, cases)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
-    return np.asarray(cluster.launches(count, 3, random) + between[:, None, :])
-
-
-def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
+def marks(scheme: Scheme, launches: Figures) -> list[list[int]]:
+    """Where the series of these launches have steps: all cases, each group, each case."""
     times, floors = np.median(launches, axis=1), floors_of(scheme)
-    abouts = (
-        SeriesSubject("whole", "all cases"), *(SeriesSubject("group", str(group), group) for group in scheme.groups),
-        *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of),
-    )  # fmt: skip
+    groups = [SeriesSubject("group", str(group), group) for group in scheme.groups]
+    abouts = (SeriesSubject("whole", "all cases"), *groups, *(SeriesSubject("cell", "", scheme.groups[number]) for number in scheme.of))
     columns = np.column_stack([common(times), *(common(times[:, members]) for members in scheme.members), times])
-    return HistoryMatrix(
-        abouts, columns, np.concatenate([[floors.whole], floors.groups, floors.cases]), median_variance(np.moveaxis(launches, 1, 2))
-    )
+    all_floors = np.concatenate([[floors.whole], floors.groups, floors.cases])
+    sheet = HistoryMatrix(abouts, columns, all_floors, median_variance(np.moveaxis(launches, 1, 2)))
+    return [[step.at for step in each] for each in steps(sheet.values, sheet.variance(), sheet.floors)]
 
 
 def table(trials: int, count: int, seed: int) -> dict[str, float]:
@@ -245,34 +217,31 @@ def table(trials: int, count: int, seed: int) -> dict[str, float]:
     from collbench.plugins.selftest.self_test import Cluster, Noise, default_scheme
 
     scheme, random = default_scheme(), np.random.default_rng(seed)
-    cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
+    noise, cases, large = Noise(), 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
     found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
     for _ in range(trials):
-        launches = made_up(Cluster.draw(Noise(), scheme, random), count, random)
-        quiet = _marks(sheet(scheme, launches))
+        cluster = Cluster.draw(noise, scheme, random)
+        own, of_all = random.normal(0, 1, (count, len(scheme.of))), random.normal(0, noise.allocation_common, (count, 1))
+        between = own * cluster.allocation + of_all
+        launches = cluster.launches(count, 3, random) + between[:, None, :]
+        quiet = marks(scheme, launches)
         found["false case"] += any(quiet[cases:])
         found["false group"] += any(quiet[:cases])
         chosen = int(random.choice(large))
         group = int(scheme.of[chosen])
-        for percent, members, marked in ((5, [chosen], cases + chosen), (10, [chosen], cases + chosen),
-                                         (2, scheme.members[group], 1 + group), (5, scheme.members[group], 1 + group)):  # fmt: skip
+        for kind, percent in (("case", 5), ("case", 10), ("group", 2), ("group", 5)):
+            members, marked = ([chosen], cases + chosen) if kind == "case" else (scheme.members[group], 1 + group)
             slower = launches.copy()
             slower[count // 2 :, :, members] += log(1 + percent / 100)
-            kind = "case" if marked >= cases else "group"
-            found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in _marks(sheet(scheme, slower))[marked])
+            found[f"{kind} {percent} %"] += any(abs(at - count // 2) <= 1 for at in marks(scheme, slower)[marked])
     return {name: number / trials for name, number in found.items()}
-
-
-def _marks(made: HistoryMatrix) -> list[list[int]]:
-    return [[step.at for step in each] for each in steps(made.values, made.variance(), made.floors)]
 
 
 @needs_plugin("selftest")
 def test_a_sample_of_simulated_histories() -> None:
     """The whole table is the next test's."""
     shares = table(2, 20, seed=3)
-    assert shares["false group"] == 0
-    assert shares["group 5 %"] == 1
+    assert (shares["false group"], shares["group 5 %"]) == (0, 1)
 
 
 @pytest.mark.long
@@ -283,20 +252,12 @@ def test_a_sample_of_simulated_histories() -> None:
 ])  # fmt: skip
 def test_simulated_histories(count: int, false_case: float, least: dict[str, float]) -> None:
     shares = table(300, count, seed=1)
-    print(count, shares)
-    assert shares["false case"] <= false_case
-    assert shares["false group"] <= 0.01
+    assert shares["false case"] <= false_case and shares["false group"] <= 0.01
     for name, share in least.items():
         assert shares[name] >= share, name
 
 
 # The allocations of a history: a baseline, or runs in a folder, in the order of their start.
-
-
-def began(run: Path, value: Any) -> Path:
-    info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**info, "started_utc": value}))
-    return run
 
 
 def test_a_baseline_and_its_notes(tmp_path: Path) -> None:
@@ -310,9 +271,9 @@ def test_a_baseline_and_its_notes(tmp_path: Path) -> None:
 
 
 def test_runs_and_folders_of_launches(tmp_path: Path) -> None:
-    began(launch(tmp_path / "z", {8: 1e-6}, "first"), "2026-11-01T03:00:00+00:00")
+    edit_info(launch(tmp_path / "z", {8: 1e-6}, "first"), started_utc="2026-11-01T03:00:00+00:00")
     for run in sorted(launches(tmp_path / "a", "second", {8: 1e-6}, {8: 1e-6}).iterdir()):
-        began(run, f"2026-11-02T0{run.name[-1]}:00:00+00:00")
+        edit_info(run, started_utc=f"2026-11-02T0{run.name[-1]}:00:00+00:00")
     (tmp_path / "notes").mkdir()
     found, notes = dated_in(tmp_path)
     assert [(each.name, each.launches) for each in found] == [("first", 1), ("second", 2)]
@@ -320,36 +281,21 @@ def test_runs_and_folders_of_launches(tmp_path: Path) -> None:
     assert [each.name for each in dated_in(tmp_path / "a")[0]] == ["second"]
 
 
-def test_unreadable_runs_are_left_out_with_a_note(tmp_path: Path) -> None:
-    launch(tmp_path / "good", {8: 1e-6}, "good")
+def test_unreadable_undated_and_wrong_runs_are_noted_and_alone_they_are_no_history(tmp_path: Path) -> None:
     (launches(tmp_path / "torn", "torn", {8: 1e-6}) / "launch-2").mkdir()
-    found, notes = dated_in(tmp_path)
-    assert [each.name for each in found] == ["good"]
-    assert notes[0].startswith("left out: ") and "launch-2" in notes[0]
-
-
-def test_undated_and_wrong_runs_are_noted(tmp_path: Path) -> None:
-    began(launch(tmp_path / "undated", {8: 1e-6}, "undated"), None)
+    edit_info(launch(tmp_path / "undated", {8: 1e-6}, "undated"), started_utc=None)
+    for name, words in (("undated", "no allocation"), ("torn", "launch-2")):
+        with pytest.raises(UsageError, match=words):
+            dated_in(tmp_path / name)
     launch(tmp_path / "wrong", {8: 1e-6}, "wrong", wrong=3)
     launch(tmp_path / "slowed", {8: 1e-6}, "slowed", flags=("slowed",))
     found, notes = dated_in(tmp_path)
     assert {each.name for each in found} == {"wrong", "slowed"}
-    assert notes[:3] == ["undated: no start time; left out", "wrong: wrong data", "slowed: slowed on purpose"]
-
-
-@pytest.mark.parametrize(("made", "words"), [
-    (lambda folder: None, "there "), (lambda folder: folder.mkdir(), "neither"),
-    (lambda folder: began(launch(folder, {8: 1e-6}), "soon"), "no allocation"),
-    (lambda folder: (launches(folder, "torn", {8: 1e-6}) / "launch-2").mkdir(), "launch-2"),
-])  # fmt: skip
-def test_a_folder_without_a_history_is_rejected(tmp_path: Path, made: Any, words: str) -> None:
-    made(tmp_path / "there")
-    with pytest.raises(UsageError, match=words):
-        dated_in(tmp_path / "there")
+    assert notes[0].startswith("left out: ") and "launch-2" in notes[0]
+    assert notes[1:4] == ["undated: no start time; left out", "wrong: wrong data", "slowed: slowed on purpose"]
 
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))
-SLOWER = {"allreduce on mpi, large messages", *(f"allreduce {size} MiB mpi" for size in (2, 16, 64, 256))}
 
 
 def beyond(moves: BaselineDiff) -> set[str]:
@@ -358,11 +304,9 @@ def beyond(moves: BaselineDiff) -> set[str]:
 
 def test_two_allocations_around_an_upgrade_and_equal_ones() -> None:
     moves = between_allocations(BASE, "night-6", "night-7")
-    assert beyond(moves) == SLOWER
-    assert [(each.a, each.b) for each in moves.changes] == [("4.3", "5.0")]
+    assert (beyond(moves), [(each.a, each.b) for each in moves.changes]) == (SLOWER, [("4.3", "5.0")])
     slow = next(each for each in moves.moved if each.about.case == case(64 << 20))
-    assert slow.factor == pytest.approx(1.1, abs=0.02)
-    assert slow.limit == pytest.approx(1.02, abs=0.02)
+    assert (slow.factor, slow.limit) == (pytest.approx(1.1, abs=0.02), pytest.approx(1.02, abs=0.02))
     assert beyond(between_allocations(BASE, "night-1", "night-6")) == set()
     assert beyond(between_allocations(BASE, "night-7", "night-6")) == SLOWER
     first, second = nights(2)
@@ -376,17 +320,15 @@ def test_two_allocations_around_an_upgrade_and_equal_ones() -> None:
 def test_the_noise_limit_of_two_baselines_follows_from_each_and_single_allocations_have_none() -> None:
     before, after = Baseline(Path("a"), BASE.allocations[:6]), Baseline(Path("b"), BASE.allocations[6:])
     moves = between_baselines(before, after)
-    assert beyond(moves) == SLOWER
-    assert [len(side) for side in moves.sides] == [6, 6]
+    assert (beyond(moves), [len(side) for side in moves.sides]) == (SLOWER, [6, 6])
     halves = [Baseline(Path(name), nights(6, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
     assert beyond(between_baselines(*halves)) == set()
     old, new = (Baseline(Path(each.name), [each]) for each in BASE.allocations[5:7])
     moves = between_baselines(old, new)
-    assert {each.limit for each in moves.moved} == {None}
-    assert beyond(moves) == set()
+    assert ({each.limit for each in moves.moved}, beyond(moves)) == ({None}, set())
 
 
-def test_bad_names() -> None:
+def test_a_side_that_is_missing_or_named_twice_is_rejected() -> None:
     with pytest.raises(UsageError, match="night-1, night-2"):
         between_allocations(BASE, "night-1", "night-99")
     with pytest.raises(UsageError, match=r"night-1 .*twice"):

@@ -27,8 +27,7 @@ class TestLimits:
         assert np.exp(limits.groups) == pytest.approx([1.03, 1.02, 1.01])
         assert np.exp(limits.whole) == pytest.approx(1.015)
         limits = learn(times(*[[100, 200]] * 6), Scheme.of_cases([LARGE, LARGE]))
-        assert limits.groups.tolist() == [np.inf]
-        assert limits.whole == np.inf
+        assert (limits.groups.tolist(), limits.whole) == ([np.inf], np.inf)
         assert limits.visible() == pytest.approx([1.02, 1.02])
 
     def test_groups_are_steady_by_their_cases_with_a_history(self) -> None:
@@ -54,8 +53,7 @@ class TestLimits:
         data = times(*[still()] * 6)
         data[3:, 0] = np.nan
         limits = learn(data, ONE_GROUP)
-        assert limits.allocations.tolist() == [3, 6, 6]
-        assert limits.judged.tolist() == [False, True, True]
+        assert (limits.allocations.tolist(), limits.judged.tolist()) == ([3, 6, 6], [False, True, True])
         assert np.isnan(limits.visible()[0])
         assert not exceed(limits, times([1e6, 200, 400])).cases_over[0, 0]
         limits = learn(times(still()), ONE_GROUP)
@@ -63,29 +61,23 @@ class TestLimits:
         assert limits.whole == np.inf
 
 
-class TestStrikes:
-    LIMITS = learn(times(*[still()] * 6), ONE_GROUP)
+LIMITS = learn(times(*[still()] * 6), ONE_GROUP)
 
-    def test_slower_is_what_exceeds_its_limit_in_all_allocations(self) -> None:
-        found = slower(exceed(self.LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
-        assert found.cases.tolist() == [True, False, False]
-        assert not found.groups.any()
-        assert not found.whole
-        assert found.anything
-        found = slower(exceed(self.LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400])))
-        assert not found.anything
-        found = slower(exceed(self.LIMITS, times(*[still(1.018)] * 3)))
-        assert not found.cases.any()
-        assert found.groups.tolist() == [True]
-        assert found.whole
-        assert not slower(exceed(self.LIMITS, times(*[still(0.5)] * 3))).anything
-        candidate = times(*[[110, 200, 400]] * 3)
-        candidate[1, 0] = np.nan
-        assert not slower(exceed(self.LIMITS, candidate)).cases[0]
-        excess = exceed(self.LIMITS, times([150, 200, 400]))
-        assert excess.cases[0] == pytest.approx([1.5, 1, 1])
-        assert excess.groups[0] == pytest.approx([1])
-        assert excess.whole == pytest.approx([1])
+
+def test_slower_is_what_exceeds_its_limit_in_all_allocations() -> None:
+    found = slower(exceed(LIMITS, times([103, 200, 400], [104, 200, 400], [103, 200, 400])))
+    assert (found.cases.tolist(), found.groups.tolist(), found.whole, found.anything) == ([True, False, False], [False], False, True)
+    assert not slower(exceed(LIMITS, times([110, 200, 400], [101, 200, 400], [110, 200, 400]))).anything
+    found = slower(exceed(LIMITS, times(*[still(1.018)] * 3)))
+    assert (found.cases.tolist(), found.groups.tolist(), found.whole) == ([False, False, False], [True], True)
+    assert not slower(exceed(LIMITS, times(*[still(0.5)] * 3))).anything
+    candidate = times(*[[110, 200, 400]] * 3)
+    candidate[1, 0] = np.nan
+    assert not slower(exceed(LIMITS, candidate)).cases[0]
+    excess = exceed(LIMITS, times([150, 200, 400]))
+    assert excess.cases[0] == pytest.approx([1.5, 1, 1])
+    assert excess.groups[0] == pytest.approx([1])
+    assert excess.whole == pytest.approx([1])
 
 
 class TestCoverage:
@@ -94,10 +86,9 @@ class TestCoverage:
     SCHEME = Scheme.of_cases([LARGE] * 4 + [SMALL] * 4)
     LIMITS = learn(np.log(np.full((6, 8), 1e-4)), SCHEME)
 
-    @pytest.mark.parametrize(
-        ("missing", "large", "whole"),
-        [([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False)],
-    )
+    @pytest.mark.parametrize(("missing", "large", "whole"), [
+        ([], True, True), ([0], True, True), ([0, 1], True, True), ([0, 1, 2], False, True), ([0, 1, 2, 4, 5], False, False),
+    ])  # fmt: skip
     def test_half_of_the_cases_are_enough(self, missing: list[int], large: bool, whole: bool) -> None:
         candidate = np.log(np.full((1, 8), 1.1e-4))
         candidate[0, missing] = np.nan

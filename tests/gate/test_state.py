@@ -8,17 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.launches import case_of
+from collbench.gating import reasons
 from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gating.baseline import Figures, scheme_of, times_of
-from collbench.gating.reasons import (
-    AllocationStateChanged,
-    CaseNames,
-    LaunchesLeftOut,
-    LaunchesNeeded,
-    ShortBaseline,
-    StillSuspected,
-    UnstableCases,
-)
 from collbench.gating.rule import flipped, launch_limits, learn, typical_probe_s, unstable
 from collbench.reason import Fact
 from collbench.results.row import CaseKey
@@ -29,21 +21,19 @@ from tests.results.rows import make_row
 
 class TestState:
     def test_launches_in_another_state_are_left_out_and_too_many_give_no_verdict(self) -> None:
-        flipped = scattered("new", (1.0, 9.0, 1.0, 1.0, 9.0), canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8))
-        verdict = judged(flipped)
-        assert verdict.result == "passed"
-        assert verdict.notes == (LaunchesLeftOut("new", 2, 5),)
+        verdict = judged(scattered("new", (1.0, 9.0, 1.0, 1.0, 9.0), canary_s=(6e-8, 26e-8, 6e-8, 6e-8, 26e-8)))
+        assert (verdict.result, verdict.notes) == ("passed", (reasons.LaunchesLeftOut("new", 2, 5),))
         verdict = judged(slow("new", 4.0), replace(slow("b", 4.0), canary_s=(26e-8,) * 5))
-        assert verdict.result == "no verdict"
-        assert verdict.reasons[0] == AllocationStateChanged("b", 5, 5)
+        assert (verdict.result, verdict.reasons[0]) == ("no verdict", reasons.AllocationStateChanged("b", 5, 5))
         whole = allocation("new", canary_s=(26e-8, 6e-8, 6e-8, 6e-8, 6e-8))
         assert judged(with_case(whole, 8, None, *[1.008e-6] * 4)).result == "passed"
         assert judged(with_case(whole, 8, *[1.008e-6] * 5, wrong=1)).result == "wrong data"
 
     @pytest.mark.parametrize(("launches", "flips", "reason"), [
         (7, 2, None),  # five, and two that replaced the flipped ones
-        (5, 2, None), (3, 1, LaunchesNeeded("new", 1, 3, 1)), (2, 1, LaunchesNeeded("new", 1, 2, 2)),
-        (4, 2, LaunchesNeeded("new", 2, 4, 1)), (1, 1, AllocationStateChanged("new", 1, 1)), (9, 3, AllocationStateChanged("new", 3, 9)),
+        (5, 2, None), (3, 1, reasons.LaunchesNeeded("new", 1, 3, 1)), (2, 1, reasons.LaunchesNeeded("new", 1, 2, 2)),
+        (4, 2, reasons.LaunchesNeeded("new", 2, 4, 1)), (1, 1, reasons.AllocationStateChanged("new", 1, 1)),
+        (9, 3, reasons.AllocationStateChanged("new", 3, 9)),
     ])  # fmt: skip
     def test_at_most_two_may_be_replaced_and_three_are_left(self, launches: int, flips: int, reason: Fact | None) -> None:
         canary_s = (6e-8,) * (launches - flips) + (26e-8,) * flips
@@ -68,12 +58,12 @@ class TestState:
         verdict = judged(*(slow(name) for name in "abc"), baseline=base(*BASE.allocations, odd))
         assert verdict.result == "regression"
         assert [(each.kind, each.limit) for each in verdict.suspicions] == [("cell", pytest.approx(1.02))]
-        assert verdict.notes == (LaunchesLeftOut("good-9", 2, 3, "baseline"),)
+        assert verdict.notes == (reasons.LaunchesLeftOut("good-9", 2, 3, "baseline"),)
         odd = [replace(each, canary_s=(26e-8,) * 3) for each in BASE.allocations[:3]]
         verdict = judged(allocation("new"), baseline=base(*odd, *BASE.allocations[3:], allocation("good-7", launches=3)))
         assert (verdict.allocations, verdict.thin, verdict.result) == (4, True, "passed")
         short = judged(allocation("new"), baseline=base(*odd, *BASE.allocations[3:]))
-        assert short.reasons[0] == ShortBaseline("base", 3, 4, 3)
+        assert short.reasons[0] == reasons.ShortBaseline("base", 3, 4, 3)
 
 
 def scattered(name: str, by_launch: Sequence[float], **changes: Any) -> Allocation:
@@ -86,36 +76,29 @@ def one_scattered(name: str, *by_launch: float) -> Allocation:
     return with_case(allocation(name), 8, *(1.008e-6 * by for by in by_launch))
 
 
-SMALL_CASE = CaseNames(("allreduce 8 B nccl",))
+SMALL_CASE = reasons.CaseNames(("allreduce 8 B nccl",))
+UNSTABLE = one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0)
+UNSTABLE_AGAIN = [slow("a", 1.2, 8), replace(UNSTABLE, name="b"), allocation("c")]
 
 
 class TestUnstable:
-    @pytest.mark.parametrize(
-        ("candidate", "reasons"),
-        [
-            ([one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0)], (UnstableCases("new", SMALL_CASE),)),
-            ([one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)], ()),  # one outlier of five launches
-            ([one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0)], (StillSuspected(1, 2),)),  # slower, so only a suspect
-            (
-                [slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c")],
-                (UnstableCases("b", SMALL_CASE),),  # which does not clear it
-            ),
-        ],
-    )
-    def test_launches_far_apart_give_no_verdict_on_their_case(self, candidate: list[Allocation], reasons: tuple[Fact, ...]) -> None:
+    @pytest.mark.parametrize(("candidate", "expected"), [
+        ([UNSTABLE], (reasons.UnstableCases("new", SMALL_CASE),)),
+        ([one_scattered("new", 1.0, 1.3, 1.0, 1.0, 1.0)], ()),  # one outlier of five launches
+        ([one_scattered("new", 1.0, 1.3, 1.3, 1.3, 1.0)], (reasons.StillSuspected(1, 2),)),  # slower, so only a suspect
+        (UNSTABLE_AGAIN, (reasons.UnstableCases("b", SMALL_CASE),)),  # which does not clear it
+    ])  # fmt: skip
+    def test_launches_far_apart_give_no_verdict_on_their_case(self, candidate: list[Allocation], expected: tuple[Fact, ...]) -> None:
         verdict = judged(*candidate)
-        assert (verdict.result, verdict.reasons) == ("no verdict" if reasons else "passed", reasons)
+        assert (verdict.result, verdict.reasons) == ("no verdict" if expected else "passed", expected)
 
     def test_an_unstable_case_is_no_verdict_for_its_group_and_hides_no_regression(self) -> None:
-        verdict = judged(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0))
-        assert [each.state for each in verdict.groups] == ["no verdict", "passed"]
-        again = judged(slow("a", 1.2, 8), one_scattered("b", 1.0, 1.3, 1.0, 1.3, 1.0), allocation("c"))
-        assert [each.state for each in again.suspicions] == ["cleared"]
-        unstable_too = (with_case(slow(name), 8, *(1.008e-6 * by for by in (1.0, 1.3, 1.0, 1.3, 1.0))) for name in "abc")
+        assert [each.state for each in judged(UNSTABLE).groups] == ["no verdict", "passed"]
+        assert [each.state for each in judged(*UNSTABLE_AGAIN).suspicions] == ["cleared"]
+        unstable_too = (replace(slow(name), cases={**slow(name).cases, case(8): UNSTABLE.cases[case(8)]}) for name in "abc")
         assert judged(*unstable_too).result == "regression"
         shown = {case(8): ShownFigures(frozenset({"two_modes", "few_samples"}), None, None)}
-        verdict = judged(replace(one_scattered("new", 1.0, 1.3, 1.0, 1.3, 1.0), shown=shown))
-        assert verdict.reasons[0] == UnstableCases("new", SMALL_CASE, ("two_modes",))
+        assert judged(replace(UNSTABLE, shown=shown)).reasons[0] == reasons.UnstableCases("new", SMALL_CASE, ("two_modes",))
 
 
 def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
@@ -127,7 +110,6 @@ def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
 
 
 # Launches that lie too far apart: what counts as far, and how often chance alone does it.
-
 
 SIZES = [8 << number for number in range(28)]  # 12 small, 6 mid and 10 large ones
 CASES = [
@@ -166,18 +148,18 @@ def test_launches_far_apart_are_unstable(launches: tuple[float, ...], expected: 
 
 
 def test_scatter_that_the_baseline_or_similar_cases_have_is_not_unstable() -> None:
+    two_of_five = column(1.0, 1.0, 1.0, 1.2, 1.2)
     restless = [column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0), column(1.0, 1.01, 1.0), column(1.0, 1.2, 1.0)]
-    assert found(restless, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
+    assert found(restless, two_of_five, CASES[:1]) == [False]
     assert found(restless, column(1.0, 1.0, 1.0, 1.5, 1.5), CASES[:1]) == [True]
     # A case without scatter among noisy ones of the same backend and class may have a second mode that was not sampled.
     by_case = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
     good = [np.hstack([each[number] for each in by_case]) for number in range(4)]
-    new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])
+    new = np.hstack([two_of_five, *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])
     assert found(good, new, CASES[:3]) == [False, False, False]
     others = [*CASES[:1], *CASES[28:30]]  # of another backend
     assert found(good, new, others) == [True, False, False]
-    good = [column(1.0), column(1.2), column(1.0), column(1.2)]
-    assert found(good, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
+    assert found([column(1.0), column(1.2)] * 2, two_of_five, CASES[:1]) == [False]
 
 
 def rate(allocations: int, trials: int, seed: int = 7, **noise: float) -> float:

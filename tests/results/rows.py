@@ -1,7 +1,5 @@
 """Rows for tests: a typical one, changed where a test needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

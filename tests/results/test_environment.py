@@ -1,7 +1,5 @@
 """What is recorded of the environment, and what never is."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,10 +1,9 @@
 """Reading runs back: whole ones, cut ones, newer ones and hostile ones; JSON as a run's folder holds it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,8 @@ def test_a_line_cut_anywhere_loses_only_itself(tmp_path: Path) -> None:
     for end in range(start, len(whole) - 1, 7):
         (path / "cells.jsonl").write_bytes(whole[:end])
         run = read_run(path)
-        assert [row.size_bytes for row in run.rows] == [8]
-        assert [warning.partition(": ")[0] for warning in run.warnings] == (
-            [] if end == start else [f"{path}/cells.jsonl ends in the middle of line 2"]
-        )
-
-
-def test_a_run_without_run_json_still_gives_its_rows(tmp_path: Path) -> None:
-    path = store(tmp_path / "run", [make_row()])
-    (path / "run.json").unlink()
-    run = read_run(path)
-    assert (len(run.rows), run.info) == (1, {})
-    assert [warning.partition(": ")[0] for warning in run.warnings] == [f"{path}/run.json is not JSON (JSONDecodeError)"]
+        cut = [] if end == start else [f"{path}/cells.jsonl ends in the middle of line 2"]
+        assert ([row.size_bytes for row in run.rows], [warning.partition(": ")[0] for warning in run.warnings]) == ([8], cut)
 
 
 @pytest.mark.parametrize(("version", "expected"), [
@@ -54,8 +43,7 @@ def test_a_run_without_run_json_still_gives_its_rows(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_newer_schema_is_read_as_far_as_it_is_known_and_reports_which_version_reads_it(tmp_path, version, expected):
     path = store(tmp_path / "run", [], schema=2, collbench=version)
-    newer = make_row().as_json()
-    newer["colour"] = "blue"
+    newer = {**make_row().as_json(), "colour": "blue"}
     newer["ceiling"]["altitude"] = 3
     (path / "cells.jsonl").write_text(json.dumps(newer) + "\n")
     run = read_run(path)
@@ -67,9 +55,8 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known_and_reports_which_version_
 @pytest.mark.parametrize(("change", "misfit"), [
     ({"size_bytes": "8"}, "'size_bytes' is '8'"), ({"size_bytes": True}, "'size_bytes' is 'True'"), ({"flags": [1]}, "'flags' is"),
     ({"time_s": {"p50": "x"}}, "'time_s.p50' is 'x'"), ({"time_s": {"p50": 1.0}}, "fields are missing or misplaced"),
-    ({"time_s": {**asdict(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"),
-    ({"time_s": 3}, "'time_s' is '3'"), ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"),
-    ({"evidence": []}, "'evidence' is"),
+    ({"time_s": {**asdict(make_row().time_s), "p99": -1.0}}, "'time_s.p99' is '-1.0'"), ({"time_s": 3}, "'time_s' is '3'"),
+    ({"modes": [{"share": "much"}]}, "'modes' is"), ({"canary_s": {"before": [1]}}, "'canary_s' is"), ({"evidence": []}, "'evidence' is"),
     ({"percent_of_ceiling": "84"}, "'percent_of_ceiling' is '84'"),
 ])  # fmt: skip
 def test_fields_of_the_wrong_type_are_named(change: dict[str, Any], misfit: str) -> None:
@@ -82,25 +69,19 @@ def test_every_row_survives_being_written_and_read_also_by_another_name_of_its_o
         assert row_from_json(json.loads(json.dumps(row.as_json()))) == row
     for name in ("neighbor_alltoall", "neighbor-alltoall"):
         row = row_from_json({**make_row().as_json(), "operation": name})
-        assert (row.operation, value_of(row, "operation"), name_of(row)) == (
-            "neighbor_alltoall",
-            "neighbor-alltoall",
-            "neighbor-alltoall 64 MiB",
-        )
+        assert (row.operation, value_of(row, "operation")) == ("neighbor_alltoall", "neighbor-alltoall")
+        assert name_of(row) == "neighbor-alltoall 64 MiB"
     values = make_row().as_json()
     row = row_from_json({**values, "time_s": {**values["time_s"], "p50": None}})
-    assert (row.na, row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s, row.percent_of_ceiling) == (
-        "its time is not a number",
-        *(None,) * 4,
-    )
+    assert (row.na, row.time_s) == ("its time is not a number", None)
+    assert row.algbw_bytes_per_s is row.busbw_bytes_per_s is row.percent_of_ceiling is None
 
 
 @pytest.mark.parametrize("place", [
-    {"offset": 0, "dtype": "|O8", "shape": [1]}, {"offset": 0, "dtype": "<f1", "shape": [1]},
-    {"offset": -8, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8", "shape": [-1]},
-    {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]}, {"offset": 2**62, "dtype": "<f8", "shape": [1]},
-    {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]}, {"offset": 1.5, "dtype": "<f8", "shape": [1]},
-    {"offset": 0, "dtype": "<f8"}, "samples",
+    {"offset": 0, "dtype": "|O8", "shape": [1]}, {"offset": 0, "dtype": "<f1", "shape": [1]}, {"offset": -8, "dtype": "<f8", "shape": [1]},
+    {"offset": 0, "dtype": "<f8", "shape": [-1]}, {"offset": 0, "dtype": "<f8", "shape": [10**12, 10**12]},
+    {"offset": 2**62, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8", "shape": [2**62, 0, 2**62]},
+    {"offset": 1.5, "dtype": "<f8", "shape": [1]}, {"offset": 0, "dtype": "<f8"}, "samples",
 ])  # fmt: skip
 def test_a_place_outside_the_file_is_refused(tmp_path: Path, place: Any) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
@@ -109,11 +90,14 @@ def test_a_place_outside_the_file_is_refused(tmp_path: Path, place: Any) -> None
         read_run(folder.path).array(row, "max_s")
 
 
-def test_what_is_no_run_is_refused_and_pipes_and_devices_do_not_block(tmp_path: Path) -> None:
+def test_a_run_without_run_json_or_with_pipes_and_devices_gives_its_rows_and_what_is_no_run_is_refused(tmp_path: Path) -> None:
     path = store(tmp_path / "run", [make_row()])
+    (path / "run.json").unlink()
+    run = read_run(path)
+    assert (len(run.rows), run.info) == (1, {})
+    assert [warning.partition(": ")[0] for warning in run.warnings] == [f"{path}/run.json is not JSON (JSONDecodeError)"]
     (path / "events.jsonl").unlink()
     os.mkfifo(path / "events.jsonl")
-    (path / "run.json").unlink()
     (path / "run.json").symlink_to("/dev/zero")
     assert len(read_run(path).rows) == 1
     (tmp_path / "file").write_text("x")
@@ -176,10 +160,7 @@ def test_lines_that_report_nothing_end_the_reading(line: bytes, tmp_path: Path) 
     assert run.warnings[1].startswith(f"{path}/cells.jsonl: 10000 lines ")
 
 
-@pytest.mark.parametrize(
-    ("limit", "value"),
-    [("_LARGEST_LINES", 3000), ("_MOST_VALUES", 300)],
-)
+@pytest.mark.parametrize(("limit", "value"), [("_LARGEST_LINES", 3000), ("_MOST_VALUES", 300)])
 def test_a_file_larger_than_any_runs_is_read_to_the_limit(limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"collbench.results.reader.{limit}", value)
     path = store(tmp_path / "run", [make_row(8 << step) for step in range(20)])
@@ -206,8 +187,7 @@ def test_a_sparse_file_is_read_to_the_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("bomb", "why"), [
     (b'{"a":[' + b"[]," * (1 << 22) + b"1]}", "more than 4,194,304 values"),
-    (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"),
-    (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
+    (b'{"a":' + b"[" * 65 + b"]" * 65 + b"}", "more than 64 levels deep"), (b'{"a":' * 300 + b"1" + b"}" * 300, "more than 64 levels deep"),
 ], ids=range(3))  # fmt: skip
 def test_an_object_that_is_no_measurements_is_left_out(bomb: bytes, why: str, tmp_path: Path) -> None:
     path, _ = with_lines(tmp_path, bomb + b"\n")
@@ -239,10 +219,8 @@ def _read_and_report(path: Path) -> None:
         return
     for row in run.rows:
         for name in row.samples:
-            try:
+            with suppress(UsageError):
                 run.array(row, name)
-            except UsageError:
-                continue
     for format in FORMATS:
         out, err = io.StringIO(), io.StringIO()
         report_run([path], None, format, out, err=err)
@@ -250,11 +228,8 @@ def _read_and_report(path: Path) -> None:
         assert all(letter.isprintable() or letter == "\n" for letter in text)
 
 
-NUMBERS = st.one_of(
-    st.integers(-(10**25), 10**25),
-    st.floats(),
-    st.sampled_from([2**63, 2**63 - 1, -(2**63), 10**18, 1e100, 9.99e99, -1e100, 1e-300, 123456789012345678.5, 0.00012345678901234567]),
-)
+ODD_NUMBERS = [2**63, 2**63 - 1, -(2**63), 10**18, 1e100, 9.99e99, -1e100, 1e-300, 123456789012345678.5, 0.00012345678901234567]
+NUMBERS = st.one_of(st.integers(-(10**25), 10**25), st.floats(), st.sampled_from(ODD_NUMBERS))
 
 
 @given(st.dictionaries(st.text(max_size=6), st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3), st.text(max_size=20)), max_size=5))

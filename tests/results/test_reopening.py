@@ -1,16 +1,12 @@
 """A reopened run folder: which processes may open it, what is cut at any byte of a kill or a power loss, and where new rows go."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +35,7 @@ FILES = {
 
 @pytest.fixture
 def files_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.results.folder.record_files", lambda: FILES)
+    monkeypatch.setattr(folder, "record_files", lambda: FILES)
 
 
 def _half(path: Path) -> RunFolder:
@@ -50,13 +46,16 @@ def _half(path: Path) -> RunFolder:
     return folder
 
 
-def test_what_is_new_goes_behind_what_is_there(tmp_path: Path) -> None:
-    _half(tmp_path / "run")
-    folder = RunFolder.reopen(tmp_path / "run")
-    assert folder.run["seed"] == 7
-    assert folder.go_on() == {}
+@pytest.mark.parametrize("lacks_its_end", [False, True])
+def test_what_is_new_goes_behind_what_is_there_also_behind_a_line_that_lacks_only_its_end(tmp_path: Path, lacks_its_end: bool) -> None:
+    path = _half(tmp_path / "run").path
+    whole = (path / "cells.jsonl").read_bytes()
+    (path / "cells.jsonl").write_bytes(whole[:-1] if lacks_its_end else whole)
+    folder = RunFolder.reopen(path)
+    assert (folder.run["seed"], len(read_run(path).rows), folder.go_on()) == (7, 1, {})
     folder.append(make_row(16), {"max_s": np.arange(5.0)})
-    run = read_run(tmp_path / "run")
+    assert (path / "cells.jsonl").read_bytes().startswith(whole)
+    run = read_run(path)
     assert [row.size_bytes for row in run.rows] == [8, 16]
     assert [run.array(row, "max_s").tolist() for row in run.rows] == [[0, 1, 2], [0, 1, 2, 3, 4]]
 
@@ -76,41 +75,29 @@ def test_half_a_line_is_cut_off_and_samples_that_no_row_has_are_left(tmp_path: P
     assert run.array(run.rows[1], "max_s").tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_line_that_lacks_only_its_end_is_kept_and_ended(tmp_path: Path) -> None:
-    path = _half(tmp_path / "run").path
-    whole = (path / "cells.jsonl").read_bytes()
-    (path / "cells.jsonl").write_bytes(whole[:-1])
-    folder = RunFolder.reopen(path)
-    assert len(read_run(path).rows) == 1
-    assert folder.go_on() == {}
-    folder.append(make_row(16), {})
-    assert (path / "cells.jsonl").read_bytes().startswith(whole)
-    assert [row.size_bytes for row in read_run(path).rows] == [8, 16]
-
-
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    path = _half(tmp_path / "run").path
-    (path / "events.jsonl").unlink()
-    os.mkfifo(path / "events.jsonl")
-    folder = RunFolder.reopen(path)
-    with pytest.raises(UsageError, match="it cannot be written"):
-        folder.go_on()
-
-
-@pytest.mark.parametrize("name", ["cells.jsonl", "samples.bin", "events.jsonl", ".run.json.new"])
-def test_a_link_in_place_of_a_file_leads_nowhere(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", ["cells.jsonl", "samples.bin", "events.jsonl"])
+def test_a_link_in_place_of_a_file_leads_nowhere_and_a_pipe_is_not_waited_for(tmp_path: Path, name: str, kind: str) -> None:
     path, ours = _half(tmp_path / "run").path, tmp_path / "ours"
     ours.write_text("half a line")
-    (path / name).unlink(missing_ok=True)
-    (path / name).symlink_to(ours)
-    folder = RunFolder.reopen(path)
-    if name == ".run.json.new":
-        folder.go_on()
-        folder.resumed()
-        assert json.loads((path / "run.json").read_text())["resumed"] and not (path / "run.json").is_symlink()
+    (path / name).unlink()
+    if kind == "link":
+        (path / name).symlink_to(ours)
     else:
-        with pytest.raises(UsageError, match="it cannot be written"):
-            folder.go_on()
+        os.mkfifo(path / name)
+    with pytest.raises(UsageError, match="it cannot be written"):
+        RunFolder.reopen(path).go_on()
+    assert ours.read_text() == "half a line"
+
+
+def test_a_link_in_place_of_a_draft_leads_nowhere(tmp_path: Path) -> None:
+    path, ours = _half(tmp_path / "run").path, tmp_path / "ours"
+    ours.write_text("half a line")
+    (path / ".run.json.new").symlink_to(ours)
+    folder = RunFolder.reopen(path)
+    folder.go_on()
+    folder.resumed()
+    assert json.loads((path / "run.json").read_text())["resumed"] and not (path / "run.json").is_symlink()
     assert ours.read_text() == "half a line"
 
 
@@ -119,12 +106,12 @@ def test_rounds_of_pairs_are_cut_in_the_same_way(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "pairs", {})
     folder.append_record({"round": 0}, "pairs.jsonl")
     folder.give_up()
-    with (folder.path / "pairs.jsonl").open("ab") as file:
-        file.write(b'{"round":1')
+    file = folder.path / "pairs.jsonl"
+    file.write_text(file.read_text() + '{"round":1')
     again = RunFolder.reopen(folder.path)
     assert again.go_on() == {"pairs.jsonl": 10}
     again.append_record({"round": 1}, "pairs.jsonl")
-    assert (folder.path / "pairs.jsonl").read_text() == '{"round":0}\n{"round":1}\n'
+    assert file.read_text() == '{"round":0}\n{"round":1}\n'
 
 
 @pytest.mark.usefixtures("files_of_records")
@@ -173,48 +160,20 @@ def test_only_what_follows_the_last_end_of_a_line_is_cut(tmp_path_factory: pytes
     assert path.read_bytes() == lines + b"more\n"
 
 
-def test_an_end_is_noted_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused_until_the_end_which_is_noted_when_the_run_goes_on(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    with pytest.raises(UsageError, match=rf"process {os.getpid()} on \S+ uses \S+run"):
+        RunFolder.reopen(tmp_path / "run")
     folder.finish(exit_code=4)
+    assert not (tmp_path / "run" / LOCK).exists()
+    RunFolder.reopen(tmp_path / "run").give_up()
+    assert not (tmp_path / "run" / LOCK).exists()
     folder = RunFolder.reopen(tmp_path / "run")
     folder.go_on()
     folder.resumed(order_seed=3)
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert not {"finished_utc", "exit_code"} & set(about)
     assert [(note["order_seed"], note["ended"]["exit_code"]) for note in about["resumed"]] == [(3, 4)]
-
-
-def test_a_folder_in_use_is_refused_and_free_again_after_the_end(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+run"):
-        RunFolder.reopen(tmp_path / "run")
-    folder.finish(exit_code=0)
-    assert not (tmp_path / "run" / LOCK).exists()
-    RunFolder.reopen(tmp_path / "run").give_up()
-    assert not (tmp_path / "run" / LOCK).exists()
-
-
-_HOLD = """
-import sys, time
-from pathlib import Path
-from collbench.results.store import Lock
-lock = Lock(Path(sys.argv[1]))
-print(1, flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.contract
-def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", _HOLD, tmp_path], stdout=subprocess.PIPE) as holder:
-        holder.stdout.readline()
-        with pytest.raises(UsageError, match=rf"process {holder.pid} on "):
-            Lock(tmp_path)
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-    lock = Lock(tmp_path)
-    assert lock.taken_over.startswith(f"process {holder.pid} on ")
-    lock.release()
 
 
 @pytest.mark.parametrize("text", ['{"host":"another.example","pid":7}\n', "what is this", '["list"]'])
@@ -263,26 +222,26 @@ def test_of_two_that_take_one_lock_at_the_same_moment_one_has_it(tmp_path: Path,
     Lock(tmp_path).release()
 
 
-@pytest.mark.parametrize("left", ["", None])
-def test_where_files_cannot_be_locked_a_lock_is_made_but_none_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str | None):
-    def refuse(descriptor: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+def refuse(number: int) -> Callable[..., None]:
+    """A system call that fails."""
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    if left is None:
-        Lock(tmp_path).release()
-        assert not (tmp_path / LOCK).exists()
-    else:
-        (tmp_path / LOCK).write_text(left)
-        with pytest.raises(UsageError, match="still runs"):
-            Lock(tmp_path)
+    def call(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def test_where_files_cannot_be_locked_a_lock_is_made_but_none_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
+    Lock(tmp_path).release()
+    assert not (tmp_path / LOCK).exists()
+    (tmp_path / LOCK).write_text("")
+    with pytest.raises(UsageError, match="still runs"):
+        Lock(tmp_path)
 
 
 def test_a_full_disk_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, text: bytes, offset: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         Lock(tmp_path)
     assert not (tmp_path / LOCK).exists()

@@ -1,7 +1,5 @@
 """A signed certificate, and an acceptance on a real Slurm over links of known rate."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
