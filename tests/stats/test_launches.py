@@ -83,6 +83,21 @@ def test_the_interval_of_launches_has_its_nominal_coverage(a, b):
     assert 0.93 <= np.mean([known.low <= 1.2 <= known.high for known in found]) <= 1.0
 
 
+@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("sides", [(1, 1), (1, 0)])
+def test_the_interval_by_scatter_has_its_nominal_coverage(n, sides):
+    """One launch each and n others; or one launch against the n, of which the median is the other side."""
+    random = np.random.default_rng(n)
+    held = []
+    for _ in range(600):
+        others = launches(random, n)
+        before = launches(random, 1)[0] if sides[1] else np.exp(np.log(others).mean())
+        within = Ratio(1.2 * launches(random, 1)[0] / before, None, None, 1)
+        found = ratio_by_scatter(within, others, (1, 1) if sides[1] else (n, 1))
+        held.append(found.low <= 1.2 <= found.high)
+    assert 0.92 <= np.mean(held) <= 1.0
+
+
 def test_a_scatter_of_too_few_or_rounded_launches_is_unknown():
     within = Ratio(2.0, 1.9, 2.1, 60)
     assert ratio_by_scatter(within, [1.0, 1.1], (1, 1)) is within
@@ -108,6 +123,15 @@ def test_pairs_cancel_what_both_share_and_have_the_rank_interval_of_their_ratios
     after = [3.0, 1.0, 2.0, 6.0, 5.0, 4.0]
     assert ratio_of_pairs([1.0] * 6, after) == Ratio(3.5, 1.0, 6.0, 6)
     assert ratio_of_pairs([2.0], [1.0]) == Ratio(0.5, None, None, 1)
+
+
+@pytest.mark.parametrize("n", [3, 6, 20])
+def test_the_interval_of_pairs_has_its_nominal_coverage(n):
+    random, found = np.random.default_rng(n), []
+    for _ in range(400):
+        state = random.lognormal(0, 1, n)
+        found.append(ratio_of_pairs(state * launches(random, n), state * launches(random, n, 1.2)))
+    assert 0.93 <= np.mean([known.low <= 1.2 <= known.high for known in found]) <= 0.99
 
 
 @pytest.mark.parametrize("bad", [[], [0.0], [1.0, -1.0], [math.nan, 1.0], [1.0] * 6 + [math.inf]])
