@@ -7,7 +7,9 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from collbench.results import store
 from collbench.results.folder import FinishedRun, RunFolder, write_all
 from collbench.results.reader import read_run
 from collbench.results.store import LOCK
-from tests.conftest import line_of_command
+from tests.conftest import line_of_command, sample
 from tests.results.rows import make_row, make_times
 
 
@@ -138,6 +140,45 @@ def test_a_disk_that_fills_up_during_the_run_keeps_every_finished_case(mounted: 
     assert 3 < len(rows) < 100 and f"{len(rows)} finished cases" in str(actual.value)
     assert run.rows == rows
     assert np.array_equal(run.array(rows[-1], "max_s"), np.ones(30_000))
+
+
+_ENDLESS = """
+import sys
+from pathlib import Path
+import numpy as np
+from collbench.results.folder import RunFolder
+from tests.results.rows import make_row
+folder = RunFolder.create(Path(sys.argv[1]), "allreduce", {})
+print("start", flush=True)
+for number in range(10**6):
+    folder.append(make_row(8 * number + 8), {"max_s": np.full(number % 7 * 1000, number), "rank": np.arange(number % 3)})
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.contract
+def test_a_run_killed_at_any_moment_reads_back_every_finished_case(tmp_path: Path) -> None:
+    started = {}
+    for number in sample(range(20), 6):
+        words = [sys.executable, "-c", _ENDLESS, tmp_path / f"run{number}"]
+        started[number] = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    for number, writer in started.items():
+        assert writer.stdout.readline() == "start\n"
+        lines = [writer.stdout.readline() for _ in range(number)]  # killed after another number of cases each time
+        writer.send_signal(signal.SIGKILL)
+        lines += writer.stdout.readlines()
+        assert writer.wait() == -signal.SIGKILL
+        _check_survivors(tmp_path / f"run{number}", len([line for line in lines if line.endswith("\n")]))
+
+
+def _check_survivors(path: Path, finished: int) -> None:
+    run = read_run(path)
+    assert finished <= len(run.rows) <= finished + 1  # the last one may be stored and not yet reported
+    assert [row.size_bytes for row in run.rows] == [8 * number + 8 for number in range(len(run.rows))]
+    for number, row in enumerate(run.rows):
+        assert np.array_equal(run.array(row, "max_s"), np.full(number % 7 * 1000, number))
+        assert np.array_equal(run.array(row, "rank"), np.arange(number % 3))
+    assert not run.finished
 
 
 def test_a_finished_folder_without_references_holds_no_file_open(tmp_path):
