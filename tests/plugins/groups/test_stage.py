@@ -37,7 +37,7 @@ def cluster(sizes, seed=0, trunk=None, ratio=0.5, slow=None):
 
 def hunted(made, leaf_of, seed=0, **options):
     options = Options(group_stage=Stage(leaf_of, ()), leaf_of=leaf_of or None, growing=False, seed=seed, **options)
-    played = play(hunt(made.names, options), made)
+    played = play(hunt(made.names, options, made.hosts), made)
     assert len(played.asks) <= promise(made.n, options)
     return played
 
@@ -157,8 +157,7 @@ def test_ranks_of_one_host_are_no_comparison(trunk, seed):
         return plain(sender, receiver, nic) * (4.0 if hosts[sender] == hosts[receiver] else 1.0)
 
     made._message = faster_inside
-    options = Options(group_stage=Stage(leaf_of, ()), leaf_of=leaf_of, growing=False, isolate=False, seed=seed)
-    played = play(hunt(made.names, options, hosts), made)
+    played = hunted(made, leaf_of, seed, isolate=False)
     assert by_state(played.result, CONFIRMED) == ([("trunk", ())] if trunk else [])
     for ask in played.asks:
         if ask.stage == "groups":

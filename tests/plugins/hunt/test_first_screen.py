@@ -19,20 +19,18 @@ class TestHunt:
     def of(folder, hunt):
         return screen_of(material(read_run(hunted(folder / "run", hunt, 0))))
 
-    def test_a_confirmed_suspect_is_the_answer(self, tmp_path):
+    def test_a_confirmed_suspect_is_the_answer_and_a_hunt_that_stopped_early_has_none(self, tmp_path):
         found = self.of(tmp_path, about(SLOW, CLEARED, UNDECIDED))
         assert (found.badge, found.title) == ((BAD, "FAULTY"), "b sends and receives at 50 % of the others (49 % to 52 %)")
         assert found.figures == [LargeFigure("50 %", "of the others: b"), LargeFigure("4", "nodes searched")]
+        found = self.of(tmp_path / "stopped", {**about(), "verdict": None})
+        assert (found.badge, found.title) == ((DOUBT, "NO VERDICT"), "the hunt stopped early, without a verdict")
 
     @pytest.mark.parametrize(("hunt", "badge"), [
         (about(result="nobody"), (GOOD, "HEALTHY")), (about(UNDECIDED, result="no verdict"), (DOUBT, "NO VERDICT")),
     ], ids=["no suspect", "inconclusive suspects"])  # fmt: skip
     def test_without_a_confirmed_suspect_it_is_healthy_or_without_a_verdict(self, hunt, badge, tmp_path):
         assert self.of(tmp_path, hunt).badge == badge
-
-    def test_a_hunt_that_stopped_early_has_no_verdict(self, tmp_path):
-        found = self.of(tmp_path, {**about(), "verdict": None})
-        assert (found.badge, found.title) == ((DOUBT, "NO VERDICT"), "the hunt stopped early, without a verdict")
 
 
 def unnamed(matrix):

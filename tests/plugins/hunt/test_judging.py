@@ -12,7 +12,7 @@ from collbench.plugins.hunt.candidates import Candidate, _with_healthy_majority,
 from collbench.plugins.hunt.facts import NotProven, PairSlowInSweep, RetestCounts, SlowInSweep
 from collbench.plugins.hunt.judging import FAST, SLOW, UNCLEAR, PathCheck, PlaceCheck, judge_trials, many_as_slow
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, HuntLog, RoundRequest, RoundResult, Suspect
-from collbench.plugins.hunt.trials import BANDWIDTH_WAYS, LATENCY, RECEIVES, SENDS, ControlComparison, Trial
+from collbench.plugins.hunt.trials import LATENCY, RECEIVES, SENDS, ControlComparison, Trial
 from tests.plugins.hunt.pair_matrices import RATE, SyntheticMatrix
 
 WAYS = (SENDS, RECEIVES)
@@ -22,8 +22,8 @@ H = log(2)
 SMALL = 0.06  # just above the smallest depth that is reported
 
 
-def candidate_at(place, depth=0.7, *, doubtful=False, ways=BANDWIDTH_WAYS):
-    return Candidate((place,), ways, depth, 0.05, 0.01, 5.0, 0.01, (), doubtful=doubtful)
+def candidate(depth=H, places=(0,), ways=WAYS, *, doubtful=False):
+    return Candidate(places, ways, depth, LEAST, 0.01, 5.0, 0.01, (), doubtful=doubtful)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def candidate_at(place, depth=0.7, *, doubtful=False, ways=BANDWIDTH_WAYS):
     [(8, [0], [1, 2, 3, 4], [0, 1, 2]), (9, [0], [1, 2, 3, 4], [0, 1, 2, 3]), (4, [0, 1], [2], [0, 1]), (8, [], [5, 6, 7, 4], [5, 6, 7])],
 )
 def test_doubtful_candidates_leave_a_majority_of_healthy_places(n, sure, doubtful, kept):
-    candidates = [*map(candidate_at, sure), *(candidate_at(place, doubtful=True) for place in doubtful)]
+    candidates = [candidate(places=(place,), doubtful=place in doubtful) for place in (*sure, *doubtful)]
     assert [each.places[0] for each in _with_healthy_majority(candidates, n)] == kept
 
 
@@ -143,10 +143,6 @@ def trial(partner, depth, *, place=0, healthy=True, controls=3, noise=0.01, behi
         place, partner, healthy, controls, same_kind, dict.fromkeys(WAYS, depth), dict.fromkeys(WAYS, noise),
         dict.fromkeys(WAYS, 1e9 * exp(-depth)), dict.fromkeys(WAYS, 1e9), dict.fromkeys(WAYS, behind),
     )  # fmt: skip
-
-
-def candidate(depth=H, places=(0,), ways=WAYS):
-    return Candidate(places, ways, depth, LEAST, 0.01, 5.0, 0.01, ())
 
 
 def case(depths, depth=H):

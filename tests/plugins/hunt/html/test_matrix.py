@@ -87,12 +87,6 @@ def test_the_table_of_many_places_has_the_slowest_pairs_that_no_named_place_expl
     assert not [row for row in rows if row[0] == "node4" or row[1] == "node8"]
 
 
-def beside(markup):
-    """The heights of the labels on the right."""
-    labels = re.findall(r'<text class="ink" x="([\d.]+)" y="([\d.]+)"[^>]*>(?:[^<]*: [^<]*|and \d[^<]*)</text>', markup)
-    return [float(y) for x, y in labels if float(x) > 100]
-
-
 def test_the_drawing_has_a_cell_per_pair_and_explains_its_colours():
     bandwidth, latency = drawn(slowed(even(6), 1, 4))
     classes = cell_classes(bandwidth.drawing, 6)
@@ -132,10 +126,12 @@ def test_labels_of_neighbours_do_not_overlap_and_are_within_the_matrix():
     matrix = even(40)
     for place in (0, 1, 2, 3, 37, 38, 39):
         slowed(matrix, place, ratio=0.5)
-    heights = beside(drawn(matrix)[0].drawing)
+    bandwidth, _ = drawn(matrix)
+    labels = re.findall(r'<text class="ink" x="([\d.]+)" y="([\d.]+)"[^>]*>(?:[^<]*: [^<]*|and \d[^<]*)</text>', bandwidth.drawing)
+    heights = [float(y) for x, y in labels if float(x) > 100]  # of those on the right
     assert len(heights) == 7
     assert min(np.diff(sorted(heights))) >= 14 - 0.01
-    _, top, side = drawn(matrix)[0].data["box"]
+    _, top, side = bandwidth.data["box"]
     assert top < min(heights) < max(heights) < top + side
 
 

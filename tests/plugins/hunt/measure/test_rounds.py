@@ -85,24 +85,19 @@ def test_the_worst_rank_of_a_pair_counts():
     assert largest(ranks, [7]) == Disturbance(0.0, False)
 
 
-def of_round(monkeypatch, waited, probed):
-    """A round of 1000 ns, with the kernel's counter and the state probe before and after it."""
-    clock = iter([0, 1000])
-    monkeypatch.setattr(disturbances.time, "monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
-    world = SimpleNamespace(gather=lambda mine, what: [mine])
-    probe = SimpleNamespace(measure=lambda: probed.pop(0))
-    with monitor_round(world, probe) as ranks:
-        pass
-    return largest(ranks, [0])
-
-
 @pytest.mark.parametrize(("waited", "probed_after", "share", "flipped"), [
     ([100, 350], 1e-7, 0.25, False), ([100, 100], 1e-7, 0.0, False), ([0, 5000], 1e-7, 1.0, False), ([None, None], 1e-7, 0.0, False),
     ([500, 100], 1e-7, 0.0, False), ([0, 0], 3e-7, 0.0, True), ([0, 0], None, 0.0, False),
 ])  # fmt: skip
 def test_the_share_of_the_time_without_a_cpu_and_a_state_probe_that_changes_disturb(monkeypatch, waited, probed_after, share, flipped):
-    assert of_round(monkeypatch, waited, [1e-7, probed_after]) == Disturbance(share, flipped)
+    """In a round of 1000 ns, with the kernel's counter and the state probe before and after it."""
+    clock, probed = iter([0, 1000]), [1e-7, probed_after]
+    monkeypatch.setattr(disturbances.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
+    world, probe = SimpleNamespace(gather=lambda mine, what: [mine]), SimpleNamespace(measure=lambda: probed.pop(0))
+    with monitor_round(world, probe) as ranks:
+        pass
+    assert largest(ranks, [0]) == Disturbance(share, flipped)
 
 
 def test_pairs_have_it_and_its_twin(tmp_path):
