@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from collbench.analysis.compare import compare_pair
 from collbench.analysis.launches import Launches, combined_rows
 from collbench.analysis.outcome import Outcome
-from collbench.plugins.alternatives.analysis import BACKEND, NODES, RANKS, RUN, AlternativeGroup, Alternatives, Undecided, alternatives
+from collbench.plugins.alternatives.analysis import NODES, RUN, AlternativeGroup, Alternatives, Undecided, alternatives
 from collbench.plugins.alternatives.command import sides_of
 from collbench.plugins.alternatives.page import equal_section, section
 from collbench.plugins.alternatives.text import best_at, factor_texts, fastest_backend, foot, frame, headline, lines, size_spans
 from collbench.report.html.against import section as against_section
-from collbench.report.html.first_screen import BAD, DOUBT, LargeFigure, first_screen
+from collbench.report.html.first_screen import BAD, DOUBT, FirstScreen, LargeFigure, first_screen
 from collbench.report.material import Material
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
@@ -29,6 +29,7 @@ from tests.stored import stored_reports
 
 PLACE = Path("runs")
 BY_LAUNCH = (1.0, 1.01, 0.99, 1.0, 1.02, 0.98)
+WITHOUT_RATE = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
 
 
 def row(backend: str, time_s: float, size: int = 1 << 20, **changes: Any) -> Row:
@@ -38,6 +39,10 @@ def row(backend: str, time_s: float, size: int = 1 << 20, **changes: Any) -> Row
         "backend": backend, "time_s": make_times(time_s), "algbw_bytes_per_s": rate, "busbw_bytes_per_s": rate * 2 * (ranks - 1) / ranks,
     }  # fmt: skip
     return make_row(size, **{**values, **changes})
+
+
+def without_interval(backend: str, time_s: float) -> Row:
+    return replace(row(backend, time_s), time_s=Times(time_s, None, None, time_s, time_s, time_s, time_s))
 
 
 def run(path: Path, *rows: Row) -> Launches:
@@ -70,17 +75,6 @@ def only_group(found: Alternatives) -> AlternativeGroup:
     return group
 
 
-def test_runs_of_two_backends_have_a_fastest_one_with_the_interval_over_launches() -> None:
-    found = compared(launched(PLACE / "a", row("gloo", 1.8e-3)), launched(PLACE / "b", row("mpi", 1e-3)))
-    group = only_group(found)
-    assert (found.field, found.names, group.fastest, group.followers) == (BACKEND, ["mpi", "gloo"], "mpi", ["gloo"])
-    lead = group.lead
-    assert lead is not None and lead.time is not None and lead.time.low is not None and lead.time.high is not None
-    assert lead.time.value == pytest.approx(1.8)
-    assert 1.7 < lead.time.low < 1.8 < lead.time.high < 1.9
-    assert group.times["gloo"].over_launches
-
-
 def test_equal_scattered_and_bare_times_have_no_fastest_one() -> None:
     group = only_group(compared(launched(PLACE / "a", row("gloo", 1.001e-3)), launched(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.as_fast, group.times["gloo"].outcome) == (None, ["mpi", "gloo"], Outcome.NO_CHANGE)
@@ -90,11 +84,10 @@ def test_equal_scattered_and_bare_times_have_no_fastest_one() -> None:
     assert (group.fastest, group.times["gloo"].outcome) == (None, Outcome.INCONCLUSIVE)
     group = only_group(compared(launched(PLACE / "a", row("gloo", 1.03e-3)), run(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.times["gloo"].over_launches) == (None, False)
-    bare = Times(3e-3, None, None, 3e-3, 3e-3, 3e-3, 3e-3)
-    group = only_group(compared(run(PLACE / "a", replace(row("gloo", 3e-3), time_s=bare)), run(PLACE / "b", row("mpi", 1e-3))))
+    group = only_group(compared(run(PLACE / "a", without_interval("gloo", 3e-3)), run(PLACE / "b", row("mpi", 1e-3))))
     assert (group.fastest, group.times["gloo"].outcome) == (None, Outcome.INCONCLUSIVE)
-    bare = replace(row("gloo", 100e-3), time_s=Times(100e-3, None, None, 100e-3, 100e-3, 100e-3, 100e-3))
-    sides = [run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("nccl", 1.01e-3)), run(PLACE / "c", bare)]
+    bare = run(PLACE / "c", without_interval("gloo", 100e-3))
+    sides = [run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", row("nccl", 1.01e-3)), bare]
     group = only_group(compared(*sides))
     assert (group.fastest, group.as_fast, group.without_interval) == (None, ["mpi", "nccl"], ["gloo"])
     assert [group.times[name].undecided for name in ("mpi", "nccl", "gloo")] == [None, Undecided.SMALL, Undecided.NO_INTERVAL]
@@ -115,6 +108,11 @@ def test_runs_of_one_case_are_ranked_by_their_launches_beside_another_backend() 
     group = only_group(found)
     assert (found.field, group.fastest, group.as_fast) == (RUN, None, ["a", "b", "c"])
     assert [group.times[name].undecided for name in ("b", "c")] == [Undecided.ONE_LAUNCH, Undecided.ONE_LAUNCH]
+    assert headline(found) == (
+        "inconclusive: no evidence which of a, b and c is faster (one launch each of the same case, and another launch may differ by more)"
+    )
+    assert best_at(found) == "fastest: none; undecided: 1 MiB"
+    assert any("counts, and none between runs of the same case. Measure with --launches 5" in text for text in foot(found))
     launches = only_group(compared(*(launched(PLACE / side.name, *side.rows) for side in sides)))
     assert (launches.fastest, launches.times["b"].outcome) == ("a", Outcome.SLOWER)
     gloo = run(PLACE / "c", row("gloo", 4e-3))
@@ -123,15 +121,9 @@ def test_runs_of_one_case_are_ranked_by_their_launches_beside_another_backend() 
 
 
 def test_another_state_of_the_machine_is_a_reason_that_needs_a_larger_difference() -> None:
-    probes = ({"before": 1.5e-9, "after": 1.5e-9}, {"before": 1e-9, "after": 1e-9})
-    state = [
-        run(PLACE / name, row(name, time_s, canary_s=probe)) for name, time_s, probe in zip(("a", "b"), (2e-3, 1e-3), probes, strict=True)
-    ]
-    assert only_group(compared(*state)).times["a"].undecided is Undecided.STATE
-    few = (0.97, 1.03, 0.97, 1.03)
-    overlap = [launched(PLACE / name, row(name, time_s), factors=few) for name, time_s in (("a", 1.08e-3), ("b", 1e-3), ("c", 2e-3))]
-    assert only_group(compared(*overlap)).times["a"].undecided is Undecided.OVERLAP
     slow, fast = {"before": 1.5e-9, "after": 1.5e-9}, {"before": 1e-9, "after": 1e-9}
+    state = [run(PLACE / "a", row("a", 2e-3, canary_s=slow)), run(PLACE / "b", row("b", 1e-3, canary_s=fast))]
+    assert only_group(compared(*state)).times["a"].undecided is Undecided.STATE
     for factor, fastest in ((2.0, None), (3.0, "mpi")):  # the probes differ by 1.5, the square is 2.25
         sides = [launched(PLACE / f"{factor}{name}", row(name, time_s, canary_s=probe))
                  for name, time_s, probe in (("gloo", factor * 1e-3, slow), ("mpi", 1e-3, fast))]  # fmt: skip
@@ -211,49 +203,28 @@ def test_other_differences_are_no_alternatives(changes: dict[str, Any]) -> None:
     assert alternatives([run(PLACE / "a", row("mpi", 1e-3)), run(PLACE / "b", replace(row("gloo", 1e-3), **changes))]) is None
 
 
-def test_ranks_scale_by_the_bus_bandwidth_or_by_the_time() -> None:
-    two = launched(PLACE / "a", row("mpi", 1e-3, ranks=2))
-    four = launched(PLACE / "b", row("mpi", 2e-3, ranks=4))
-    found = compared(four, two)
-    group = only_group(found)
-    assert (found.field, found.is_scaling, found.names) == (RANKS, True, ["2 ranks", "4 ranks"])
-    efficiency = group.times["4 ranks"].efficiency
-    assert (group.smallest, group.by_bandwidth, group.times["2 ranks"].efficiency) == ("2 ranks", True, None)
-    assert efficiency is not None and efficiency.low is not None and efficiency.high is not None
-    assert efficiency.value == pytest.approx(0.75)  # 1.5 of size / time for four ranks, 1 for two, in twice the time
-    assert 0.72 < efficiency.low < 0.75 < efficiency.high < 0.78
-    nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
-    for size, changes in ((512, {}), (0, {"operation": "barrier", **nothing})):
-        two, four = (run(PLACE / f"{size}-{ranks}", row("mpi", time_s, size=size, ranks=ranks, **changes))
-                     for ranks, time_s in ((2, 1e-6), (4, 2.5e-6)))  # fmt: skip
-        group = only_group(compared(two, four))
-        efficiency = group.times["4 ranks"].efficiency
-        assert efficiency is not None
-        assert (group.by_bandwidth, efficiency.value) == (False, pytest.approx(0.4))
-
-
-def test_the_reference_of_an_efficiency_has_more_than_one_reliable_rank() -> None:
-    counts = {1: 1e-4, 2: 1e-3, 4: 2e-3}
-    found = compared(*(run(PLACE / f"{ranks}", row("mpi", time_s, ranks=ranks)) for ranks, time_s in counts.items()))
-    group = only_group(found)
-    assert (group.smallest, group.times["1 rank"].efficiency) == ("2 ranks", None)
-    times = {"r2": (2, 1e-3), "r4": (4, 2e-3), "r4b": (4, 4e-3)}
-    found = compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items()))
-    group = only_group(found)
-    assert (found.field, found.is_scaling, group.smallest) == (RANKS, True, "2 ranks (r2)")
-    efficiencies = {name: each.efficiency and round(each.efficiency.value, 3) for name, each in group.times.items()}
-    assert efficiencies == {"2 ranks (r2)": None, "4 ranks (r4)": 0.75, "4 ranks (r4b)": 0.375}
-    times = {"r2": (2, 1e-3), "r2b": (2, 3e-3), "r4": (4, 2e-3)}
-    group = only_group(compared(*(launched(PLACE / name, row("mpi", time_s, ranks=ranks)) for name, (ranks, time_s) in times.items())))
+def test_of_two_runs_with_the_smallest_count_neither_has_an_efficiency() -> None:
+    group = only_group(compared(*scaled_runs([1 << 20], r2=[1e-3], r2b=[3e-3], r4=[2e-3])))
     assert [name for name, each in group.times.items() if each.efficiency is not None] == ["4 ranks (r4)"]
-    two, four = run(PLACE / "a", row("mpi", 1e-3, ranks=2)), run(PLACE / "b", row("mpi", 2e-3, flags=("oversubscribed",)))
-    assert only_group(compared(two, four)).times["4 ranks"].efficiency is None
 
 
-@pytest.mark.parametrize(
-    ("places", "names"),
-    [([(1, 8), (2, 16)], ["1 node", "2 nodes"]), ([(1, 8), (2, 8)], ["8 ranks on 1 node", "8 ranks on 2 nodes"])],
-)  # fmt: skip
+def scaled_runs(sizes: Sequence[int], **times_s: Sequence[float | None]) -> list[Launches]:
+    """A run for each number of ranks ("r4", "r4b"), with a time at each size; None is n/a."""
+    sides = []
+    for name, times in times_s.items():
+        ranks = int(name[1:2])
+        rows = [
+            row("mpi", time_s, size=size, ranks=ranks) if time_s is not None
+            else not_measured("no memory", size_bytes=size, backend="mpi", ranks=ranks)
+            for size, time_s in zip(sizes, times, strict=True)
+        ]  # fmt: skip
+        sides.append(launched(PLACE / name, *rows))
+    return sides
+
+
+@pytest.mark.parametrize(("places", "names"), [
+    ([(1, 8), (2, 16)], ["1 node", "2 nodes"]), ([(1, 8), (2, 8)], ["8 ranks on 1 node", "8 ranks on 2 nodes"]),
+])  # fmt: skip
 def test_nodes(places: list[tuple[int, int]], names: list[str]) -> None:
     found = compared(*(run(PLACE / f"{nodes}", row("mpi", 1e-3, ranks=ranks, nodes=nodes)) for nodes, ranks in places))
     assert (found.field, found.names) == (NODES, names)
@@ -271,17 +242,11 @@ def test_groups_ascend_and_have_the_highest_expected_bandwidth_of_their_rows() -
     assert group.expected_bytes_per_s == 50e9
     assert group.expected_s == pytest.approx((64 << 20) * 1.5 / 50e9)
     sizes = (1 << 20, 64, 4096)
-    rows = [
-        row(backend, 1e-3, size=size, operation=name)
-        for name in ("broadcast", "allreduce")
-        for size in sizes
-        for backend in ("mpi", "gloo")
-    ]
+    cases = [(name, size) for name in ("broadcast", "allreduce") for size in sizes]
+    rows = [row(backend, 1e-3, size=size, operation=name) for name, size in cases for backend in ("mpi", "gloo")]
     found = alternatives([run(PLACE / "a", *rows)])
     assert found is not None
-    assert [(group.row.operation, group.row.size_bytes) for group in found.groups] == [
-        (name, size) for name in ("allreduce", "broadcast") for size in sorted(sizes)
-    ]
+    assert [(group.row.operation, group.row.size_bytes) for group in found.groups] == sorted(cases)
 
 
 def test_among_three_the_intervals_of_the_times_must_not_overlap() -> None:
@@ -292,17 +257,15 @@ def test_among_three_the_intervals_of_the_times_must_not_overlap() -> None:
     assert only_group(compared(gloo, mpi)).fastest == "mpi"
     group = only_group(compared(gloo, mpi, slow))
     assert (group.fastest, group.as_fast) == (None, ["mpi", "gloo"])
-    assert group.times["socket"].outcome is Outcome.SLOWER
+    assert (group.times["gloo"].undecided, group.times["socket"].outcome) == (Undecided.OVERLAP, Outcome.SLOWER)
 
 
 def test_equal_alternatives_are_rarely_ranked() -> None:
     """Thirteen stacks with the same times, whose launches differ by 3 %: at most 5 % have a wrong winner."""
     random = np.random.default_rng(51)
     wrong = 0
-    for trial in range(100):
-        sides = [
-            launched(PLACE / f"{trial}-{stack}", row("mpi", 1e-3), factors=list(np.exp(random.normal(0, 0.03, 4)))) for stack in range(13)
-        ]
+    for _ in range(100):
+        sides = [launched(PLACE / f"{stack}", row("mpi", 1e-3), factors=np.exp(random.normal(0, 0.03, 4)).tolist()) for stack in range(13)]
         wrong += only_group(compared(*sides)).fastest is not None
     assert wrong <= 5
 
@@ -401,20 +364,6 @@ def test_the_largest_count_reaches_a_share_where_it_has_a_time() -> None:
     )
 
 
-def scaled_runs(sizes: Sequence[int], **times_s: Sequence[float | None]) -> list[Launches]:
-    """A run for each number of ranks ("r4", "r4b"), with a time at each size; None is n/a."""
-    sides = []
-    for name, times in times_s.items():
-        ranks = int(name[1:2])
-        rows = [
-            row("mpi", time_s, size=size, ranks=ranks) if time_s is not None
-            else not_measured("no memory", size_bytes=size, backend="mpi", ranks=ranks)
-            for size, time_s in zip(sizes, times, strict=True)
-        ]  # fmt: skip
-        sides.append(launched(PLACE / name, *rows))
-    return sides
-
-
 def test_counts_without_an_efficiency_or_a_reference() -> None:
     assert headline(compared(*scaled_runs([1 << 20], r2=[1e-3], r4=[2e-3], r8=[None]))) == (
         "4 ranks reach 75 % of the bus bandwidth of 2 ranks at 1 MiB (73–77 %); 8 ranks: no efficiency"
@@ -434,7 +383,9 @@ def test_counts_without_an_efficiency_or_a_reference() -> None:
     assert foot(compared(*sides))[0] == "93 %: the bus bandwidth as a share of that with 2 ranks or the named count; ideal is 100 %"
 
 
-def test_runs_of_one_case_or_count_have_no_fastest_and_the_reason_of_most_rows() -> None:
+def test_rows_of_a_barrier_or_of_one_count_have_no_fastest_and_the_reason_is_that_of_most_rows() -> None:
+    sides = [launched(PLACE / name, row(name, 1e-6, size=0, operation="barrier", **WITHOUT_RATE)) for name in ("gloo", "mpi")]
+    assert best_at(compared(*sides)) == "fastest of 1 case: none; undecided: 1"
     sides = scaled_runs([1 << 20], r2=[1e-3], r4=[2e-3], r4b=[4e-3])
     found = compared(*sides)
     assert headline(found) == (
@@ -442,14 +393,7 @@ def test_runs_of_one_case_or_count_have_no_fastest_and_the_reason_of_most_rows()
     )
     assert best_at(found) == ""
     assert "size|2 ranks (r2) µs|4 ranks (r4) µs|4 ranks (r4b) µs" in table(*sides)
-    sides = [run(PLACE / name, row("mpi", time_s)) for name, time_s in (("a", 1e-3), ("b", 2e-3), ("c", 4e-3))]
-    found = compared(*sides)
-    assert headline(found) == (
-        "inconclusive: no evidence which of a, b and c is faster (one launch each of the same case, and another launch may differ by more)"
-    )
-    assert best_at(found) == "fastest: none; undecided: 1 MiB"
-    assert any("counts, and none between runs of the same case. Measure with --launches 5" in text for text in foot(found))
-    bare = replace(row("gloo", 90e-3), time_s=Times(90e-3, None, None, 90e-3, 90e-3, 90e-3, 90e-3))
+    bare = without_interval("gloo", 90e-3)
     sides = [
         run(PLACE / "a", row("mpi", 1e-3), row("mpi", 1e-6, size=64)),
         run(PLACE / "b", row("nccl", 2e-3), row("nccl", 2e-6, size=64)),
@@ -471,14 +415,6 @@ def test_runs_of_one_case_or_count_have_no_fastest_and_the_reason_of_most_rows()
     most = alternatives([run(PLACE / "b", *rows[:2], *lost)])
     assert most is not None
     assert headline(most).endswith("is faster (2 of 4 rows are unreliable: there are more ranks and busy threads than cores)")
-
-
-def test_a_barrier_has_no_size_and_takes_times_as_long() -> None:
-    nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
-    sides = [launched(PLACE / name, row(name, 1e-6, size=0, operation="barrier", **nothing)) for name in ("gloo", "mpi")]
-    assert best_at(compared(*sides)) == "fastest of 1 case: none; undecided: 1"
-    sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
-    assert headline(compared(*sides)) == "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)"
 
 
 @pytest.mark.parametrize(("ratio", "texts"), [
@@ -522,38 +458,38 @@ def test_the_sentence_of_the_fastest_backend() -> None:
     unreliable = [row("mpi", 1e-3), row("gloo", 2e-3, flags=("oversubscribed",))]
     assert fastest_backend(run(PLACE / "d", *unreliable)) == ""
     assert fastest_backend(run(PLACE / "e", row("mpi", 1e-3, wrong=2), row("gloo", 2e-3))) == ""
-    rows = [
-        row(backend, time_s, operation=name)
-        for name in ("allreduce", "alltoall", "reduce")
-        for backend, time_s in (("mpi", 1e-3), ("gloo", 3e-3))
-    ]
+    operations = ("allreduce", "alltoall", "reduce")
+    rows = [row(backend, time_s, operation=name) for name in operations for backend, time_s in (("mpi", 1e-3), ("gloo", 3e-3))]
     equal = [row(backend, 1e-3, operation="broadcast") for backend in ("mpi", "gloo")]
     text = "mpi is the fastest backend in {} (3.0 times as fast as gloo, within one launch){}"
     assert fastest_backend(run(PLACE / "a", *rows)) == text.format("all 3 cases", "")
     assert fastest_backend(run(PLACE / "b", *rows, *equal)) == text.format("3 of 4 cases", "; the others are undecided")
 
 
+ANSWER = "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+
+
+def two_backends(folder: Path) -> None:
+    stored(folder / "a", row("gloo", 1.8e-3))
+    stored(folder / "b", row("mpi", 1e-3))
+
+
 class TestCommand:
     """`collbench compare` of runs without a common case, and of more than two."""
 
-    def test_the_answer_is_the_first_line_in_text_and_markdown(self, tmp_path: Path) -> None:
-        stored(tmp_path / "a", row("gloo", 1.8e-3))
-        stored(tmp_path / "b", row("mpi", 1e-3))
+    def test_the_answer_is_the_first_line_in_text_and_markdown_and_csv_and_json_have_the_same_rows(self, tmp_path: Path) -> None:
+        two_backends(tmp_path)
         done = run_here(tmp_path, "compare", "a", "b")
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.splitlines()[0] == "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+        assert done.stdout.splitlines()[0] == ANSWER
         text = run_here(tmp_path, "compare", "a", "b", "--format", "markdown").stdout
-        assert text.startswith("mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)\n")
+        assert text.startswith(f"{ANSWER}\n")
         assert "| 1 MiB | mpi | 1.80 (1.75–1.85) | 1000 | 1800 (1.80×) | 31.46 |" in text.splitlines()
-
-    def test_csv_and_json_have_the_same_rows(self, tmp_path: Path) -> None:
-        stored(tmp_path / "a", row("gloo", 1.8e-3))
-        stored(tmp_path / "b", row("mpi", 1e-3))
         of_csv = list(csv.DictReader(run_here(tmp_path, "compare", "a", "b", "--format", "csv").stdout.splitlines()))
         page = json.loads(run_here(tmp_path, "compare", "a", "b", "--format", "jsonl").stdout)
         assert [page[name] for name in ("schema", "compares", "alternatives", "margin")] == [1, "backend", ["mpi", "gloo"], 0.05]
         assert page["runs"] == [{"name": "a", "launches": 6}, {"name": "b", "launches": 6}]
-        assert page["answer"] == "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+        assert page["answer"] == ANSWER
         assert [each["outcome"] for each in page["rows"]] == [each["outcome"] for each in of_csv] == ["fastest", "slower"]
         fast, slow = page["rows"]
         assert list(fast) == list(of_csv[0])
@@ -609,13 +545,21 @@ def test_thirteen_stacks_fit_on_one_screen_and_the_slowest_are_dropped_first() -
     assert len(shown) <= 30
 
 
+def page_of(*sides: Launches) -> tuple[Material, FirstScreen]:
+    """The material and the first screen of the page of several runs without a common case."""
+    material = Material([run for side in sides for run in side.runs], Path("page.html"))
+    screen = first_screen(material)
+    assert screen is not None
+    return material, screen
+
+
 class TestPage:
     """The page of several runs without a common case."""
 
     def test_the_title_figures_and_section(self) -> None:
-        material = Material([*GLOO.runs, *MPI.runs], Path("page.html"))
-        screen, made = first_screen(material), section(material)
-        assert screen is not None and made is not None
+        material, screen = page_of(GLOO, MPI)
+        made = section(material)
+        assert made is not None
         assert screen.title == headline(compared(GLOO, MPI))
         assert screen.badge is None
         assert screen.figures == [
@@ -629,57 +573,41 @@ class TestPage:
         assert not any("no case in common" in text or "0 slower" in text for text in (*screen.more, *made.texts))
 
     def test_operations_without_a_difference_have_a_section_of_their_own(self) -> None:
-        sides = [
-            launched(PLACE / name, row(name, time_s), row(name, 1e-3, operation="reduce"))
-            for name, time_s in (("gloo", 2e-3), ("mpi", 1e-3))
-        ]
-        material = Material([run for side in sides for run in side.runs], Path("page.html"))
+        gloo, mpi = (row("gloo", 2e-3), row("gloo", 1e-3, operation="reduce")), (row("mpi", 1e-3), row("mpi", 1e-3, operation="reduce"))
+        material, _ = page_of(launched(PLACE / "gloo", *gloo), launched(PLACE / "mpi", *mpi))
         made, equal = section(material), equal_section(material)
         assert made is not None and equal is not None
         assert [caption.partition(":")[0] for caption, _ in made.tables] == ["allreduce"]
         assert [caption.partition(":")[0] for caption, _ in equal.tables] == ["reduce"]
 
     def test_the_page_of_wrong_inconclusive_and_scaled_runs(self) -> None:
-        wrong = Material([*run(PLACE / "a", row("gloo", 1e-3, wrong=1)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
-        equal = Material([*run(PLACE / "a", row("gloo", 1e-3)).runs, *run(PLACE / "b", row("mpi", 1e-3)).runs], Path("page.html"))
-        badges = [screen and screen.badge for screen in map(first_screen, (wrong, equal))]
-        assert badges == [(BAD, "WRONG DATA"), (DOUBT, "INCONCLUSIVE")]
-        screen = first_screen(equal)
-        assert screen is not None
+        mpi = run(PLACE / "b", row("mpi", 1e-3))
+        assert page_of(run(PLACE / "a", row("gloo", 1e-3, wrong=1)), mpi)[1].badge == (BAD, "WRONG DATA")
+        _, screen = page_of(run(PLACE / "a", row("gloo", 1e-3)), mpi)
+        assert screen.badge == (DOUBT, "INCONCLUSIVE")
         assert screen.title == "no evidence which of gloo and mpi is faster (one launch each, and no difference above ±5 %)"
-        nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None}
-        sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **nothing)) for n in (2, 4)]
-        screen = first_screen(Material([run for side in sides for run in side.runs], Path("page.html")))
-        assert screen is not None
-        assert (screen.badge, screen.title) == (None, "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)")
-        sides = [launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n)) for n in (2, 4)]
-        material = Material([run for side in sides for run in side.runs], Path("page.html"))
-        screen = first_screen(material)
-        assert screen is not None
+        sides = [launched(PLACE / f"{n}", row("mpi", 1e-6 * n, size=0, ranks=n, operation="barrier", **WITHOUT_RATE)) for n in (2, 4)]
+        answer = "4 ranks take 2.00 times as long as 2 ranks in barrier (1.94–2.06)"
+        _, screen = page_of(*sides)
+        assert (screen.badge, screen.title, headline(compared(*sides))) == (None, answer, answer)
+        _, screen = page_of(*(launched(PLACE / f"{n}", row("mpi", 1e-3 * n, ranks=n)) for n in (2, 4)))
         assert screen.figures == [LargeFigure("75 %", "of the bus bandwidth of 2 ranks: 4 ranks at 1 MiB")]
-        sides = [run(PLACE / name, make_row(8), make_row(16)) for name in ("a", "b")]
-        material = Material([run for side in sides for run in side.runs], Path("page.html"))
+        material, _ = page_of(*(run(PLACE / name, make_row(8), make_row(16)) for name in ("a", "b")))
         assert section(material) is None
         against = against_section(material)
         assert against is not None
         assert (material.alternatives, against.title) == (None, "Against the baseline")
 
 
-def test_report_of_several_runs_ends_with_the_comparison(tmp_path: Path) -> None:
-    stored(tmp_path / "a", row("gloo", 1.8e-3))
-    stored(tmp_path / "b", row("mpi", 1e-3))
-    answer = "mpi is 1.80 times as fast as gloo at 1 MiB (1.75–1.85)"
+def test_report_of_several_runs_ends_with_the_comparison_and_that_of_one_run_has_its_fastest_backend(tmp_path: Path) -> None:
+    two_backends(tmp_path)
     shown = run_here(tmp_path, "report", "a", "b").stdout.splitlines()
-    assert answer in shown
-    assert shown.index(answer) > shown.index("b (6 launches, 1 row)")
-    assert run_here(tmp_path, "report", "a", "b", "--html", "page.html").stdout.splitlines()[-1] == answer
-    assert f"<h1>{answer}</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert shown.index(ANSWER) > shown.index("b (6 launches, 1 row)")
+    assert run_here(tmp_path, "report", "a", "b", "--html", "page.html").stdout.splitlines()[-1] == ANSWER
+    assert f"<h1>{ANSWER}</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
     markdown = run_here(tmp_path, "report", "a", "b", "--markdown").stdout.splitlines()
-    assert markdown[markdown.index("## Alternatives") + 2] == answer
-
-
-def test_report_of_one_run_has_the_fastest_backend_with_its_answer(tmp_path: Path) -> None:
-    store(tmp_path / "a", [row("gloo", 1.8e-3), row("mpi", 1e-3)])
+    assert markdown[markdown.index("## Alternatives") + 2] == ANSWER
+    store(tmp_path / "one", [row("gloo", 1.8e-3), row("mpi", 1e-3)])
     text = "mpi is the fastest backend at 1 MiB (1.8 times as fast as gloo, within one launch)"
-    assert text in run_here(tmp_path, "report", "a").stdout.splitlines()
-    assert text not in run_here(tmp_path, "report", "a", "--quiet").stdout
+    assert text in run_here(tmp_path, "report", "one").stdout.splitlines()
+    assert text not in run_here(tmp_path, "report", "one", "--quiet").stdout

@@ -25,11 +25,10 @@ def test_exactly_the_fault_is_confirmed(kind, agents):
 
 
 def test_the_table_counts_what_is_right_and_lists_what_is_not():
+    suspects = [["confirmed", "node", ["h2"]], ["inconclusive", "path", ["h1", "h2"]]]
     trials = [
         Trial("trunk", 0, 200, "", [["confirmed", "trunk", []]], 0.5, 12, 4.0, 1.0, "2026-01-01"),
-        Trial(
-            "node", 0, 0, "h1", [["confirmed", "node", ["h2"]], ["inconclusive", "path", ["h1", "h2"]]], None, 12, 4.0, 1.0, "2026-01-02"
-        ),
+        Trial("node", 0, 0, "h1", suspects, None, 12, 4.0, 1.0, "2026-01-02"),
     ]
     assert [(trial.right, trial.accused, trial.doubts) for trial in trials] == [(True, 0, 0), (False, 1, 1)]
     text = readme(trials)

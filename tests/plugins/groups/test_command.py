@@ -2,10 +2,10 @@
 
 import json
 from shutil import which
+from types import SimpleNamespace
 
 import pytest
 
-from collbench.plugin import Plugin
 from collbench.plugins.groups import facts
 from collbench.plugins.hunt import progress
 from collbench.plugins.hunt.kind import HUNT
@@ -23,14 +23,10 @@ SENTENCE = "between leaf1 and leaf2: 71 % of the others (6 of 6 pairs), the node
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    ("typed", "value"),
-    [
-        (("--groups", "missing.conf"), "missing.conf"), (("--groups", "slurm"), "scontrol"),
-        (("--groups", "latency", "--method", "groups"), "--method groups"), (("--groups", "nvlink"), "NVLink"),
-    ],
-    ids=["file", "slurm", "method", "nvlink"],
-)  # fmt: skip
+@pytest.mark.parametrize(("typed", "value"), [
+    (("--groups", "missing.conf"), "missing.conf"), (("--groups", "slurm"), "scontrol"),
+    (("--groups", "latency", "--method", "groups"), "--method groups"), (("--groups", "nvlink"), "NVLink"),
+], ids=["file", "slurm", "method", "nvlink"])  # fmt: skip
 def test_an_impossible_source_is_rejected_before_the_first_measurement(typed, value, tmp_path, tmp_path_factory):
     bare = tmp_path_factory.mktemp("bin")  # no scontrol
     (bare / "timeout").symlink_to(which("timeout") or "")
@@ -57,30 +53,17 @@ def test_a_stage_needs_the_plug_in(monkeypatch):
         progress._group_stage("latency", progress.Options(), {"places": ["a"], "hosts": ["a"]})
 
 
-def test_a_confirmed_path_drains_no_node_and_is_shown_with_its_groups():
+def test_a_confirmed_path_drains_no_node_is_shown_with_its_groups_and_marks_no_link():
     document = recommended(FOUND)
     (suspect,) = document["suspects"]
     assert (suspect["code"], suspect["kind"], suspect["part"], document["drains"]) == ("CB6108", "trunk", SENTENCE, [])
     assert any(SENTENCE in line and "do not drain" in line for line in lines(document))
-
-
-def test_a_stored_path_is_a_line_of_the_table_and_marks_no_link():
     stored = {"result": CONFIRMED, "notes": [], "suspects": [FOUND.as_json()]}
     hunt = StoredHunt({"places": list("abcd"), "hosts": list("abcd"), "verdict": stored}, [])
+    material = SimpleNamespace(of_kind=lambda name: [(None, hunt)])
     (row,) = SUSPECTS.records(hunt)
     assert (row.code, row.kind, row.part, row.ratio) == ("CB6108", "trunk", SENTENCE, 0.71)
     assert isinstance(hunt.shown, HuntAbout) and isinstance(hunt.shown.verdict, StoredVerdict)
-
-    class MaterialOfOne:
-        def of_kind(self, name):
-            return [(None, hunt)]
-
-    assert list(HUNT.slow_links(MaterialOfOne())) == []
-    (concern,) = HUNT.concerns(MaterialOfOne())
+    assert list(HUNT.slow_links(material)) == []
+    (concern,) = HUNT.concerns(material)
     assert SENTENCE in concern.what
-
-
-def test_the_plug_in_needs_the_hunt_alone():
-    from collbench.plugins.groups import PLUGIN
-
-    assert isinstance(PLUGIN, Plugin) and PLUGIN.needs == ("hunt",) and not PLUGIN.commands

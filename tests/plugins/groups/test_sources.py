@@ -48,16 +48,11 @@ BLOCKS = "BlockName=b1 Nodes=node[01-02]\nBlockName=b2 Nodes=node[03-04]\nBlockN
 
 
 def labelled(**groups):
-    items = [
-        {
-            "metadata": {
-                "name": name,
-                "labels": {"kubernetes.io/hostname": name, "example.com/rack": rack, "topology.kubernetes.io/zone": "z"},
-            }
-        }
-        for rack, names in groups.items()
-        for name in names
-    ]
+    items = []
+    for rack, names in groups.items():
+        for name in names:
+            labels = {"kubernetes.io/hostname": name, "example.com/rack": rack, "topology.kubernetes.io/zone": "z"}
+            items.append({"metadata": {"name": name, "labels": labels}})
     return json.dumps({"kind": "List", "items": items})
 
 
@@ -71,27 +66,20 @@ def source(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        TREE, SCONTROL, YAML, TREE.replace("Nodes", "\\\n Nodes"), "leaf1: node[01-04]\nleaf2: node[05-08].cluster.example\n",
-        labelled(leaf1=HOSTS[:4], leaf2=HOSTS[4:]),
-    ],
-    ids=["topology.conf", "scontrol", "topology.yaml", "continued", "plain", "kubectl"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    TREE, SCONTROL, YAML, TREE.replace("Nodes", "\\\n Nodes"), "leaf1: node[01-04]\nleaf2: node[05-08].cluster.example\n",
+    "\ufeffleaf1: node[01-04]\nleaf2: node[05-08]\n", labelled(leaf1=HOSTS[:4], leaf2=HOSTS[4:]),
+], ids=["topology.conf", "scontrol", "topology.yaml", "continued", "plain", "with a byte order mark", "kubectl"])  # fmt: skip
 def test_each_format_gives_the_same_groups(text, source):
     groups = groups_of(source(text), HOSTS, {}, None)
     assert groups.of_host == HALVES
     assert len(groups.sentences) == 1
 
 
-def test_blocks_are_groups_and_their_sizes_give_aggregated_blocks():
+def test_block_sizes_give_aggregated_blocks_and_of_a_yaml_file_the_default_topology_or_else_the_first_counts():
     levels = read_levels(BLOCKS)
     assert [set(owners.values()) for _, owners in levels] == [{"b1", "b2", "b3"}, {"blocks-1", "blocks-2"}]
     assert levels[1][1]["node04"] == "blocks-1" and levels[1][1]["node05"] == "blocks-2"
-
-
-def test_the_default_topology_of_a_yaml_file_counts_and_without_one_the_first():
     assert dict(read_levels(YAML))["leaf switch"] == HALVES
     first = dict(read_levels(YAML.replace("cluster_default: true", "cluster_default: false")))
     assert first["block"]["node06"] == "b1" and first["block"]["node07"] == "b2"
@@ -104,16 +92,15 @@ def test_the_finest_level_with_two_groups_of_two_hosts_counts(source):
     assert set(groups.of_host.values()) == {"a", "b"}
 
 
-def test_names_of_the_scheduler_and_missing_hosts(source):
+def test_names_of_the_scheduler_missing_hosts_and_hosts_in_one_group_are_no_error_but_a_missing_file_is(source):
     nodes = {f"pod-{number}": name for number, name in enumerate(HOSTS)}
     groups = groups_of(source(TREE), [*nodes, "other"], nodes, None)
     assert [groups.of_host[pod] for pod in nodes] == list(HALVES.values())
     assert groups.of_host["other"] == "" and len(groups.sentences) == 2
-
-
-def test_hosts_in_one_group_are_not_an_error(source):
     groups = groups_of(source(TREE), HOSTS[:4], {}, None)
     assert set(groups.of_host.values()) == {"leaf1"} and len(groups.sentences) == 2
+    with pytest.raises(UsageError, match="cannot be read"):
+        groups_of("/nowhere/groups", HOSTS, {}, None)
 
 
 def test_nvlink_cliques_and_scontrol(monkeypatch):
@@ -128,47 +115,24 @@ def test_nvlink_cliques_and_scontrol(monkeypatch):
         groups_of("slurm", HOSTS, {}, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
-        ("", "empty"), ("leaf1 node01\n", "line 1: "), ("leaf1: node[01-\n", "line 1: "), ("a: node01\n\nb: node01\n", "line 3: "),
-        ("SwitchName=leaf1\n", "line 1: "), ("SwitchName=leaf1 Nodes=\n", "line 1: "), ("SwitchName=leaf1 node01\n", "line 1: "),
-        ("SwitchName=leaf1 Node=node01\n", "line 1: "), (f"{TREE}SwitchName=leaf1 Nodes=node09\n", "line 4: "),
-        (f"{TREE}SwitchName=leaf3 Nodes=node[04-06]\n", "line 4: "), ("SwitchName=spine Switches=leaf[1-2]\n", "line 1: "),
-        ("SwitchName=c Nodes=node01\nSwitchName=a Switches=b,c\nSwitchName=b Switches=a\n", "contain one another"),
-        ("BlockName=b1 Nodes=node01\nBlockSizes=four\n", "line 2: "), ("BlockSizes=4\n", "exactly one"), (f"{TREE}{BLOCKS}", "exactly one"),
-        ("BlockName=b1 Nodes=node01\nBlockName=b2 Nodes=node[01-02]\n", "line 2: "), ("BlockName=b1\n", "line 1: "),
-        ("- topology: a\n  flat: true\n", "no topology"), ("- topology: a\n  tree: {switches: []}\n", "line 2: |no topology"),
-        ("- topology: a\n  tree:\n    switches:\n      - switch: s1\n", "line 4: "), ("- switch: s1\n", "line 1: "),
-        ("- topology: a\n  nodes: n1\n", "line 2: "), ("- topology: a\n\ttree:\n\t\t!!python\n", "line 3: "),
-        (YAML.replace("[01-04]", "[01-05]"), "line 20: "), ("{", "groups file"), ('{"items": []}', "label"), ("[1]", "line 1: "),
-        (TREE.replace("node[", "host["), "none of the hosts"), ("a: node[1-99999999]\n", "line 1: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "where"), [
+    ("", "empty"), ("leaf1 node01\n", "line 1: "), ("leaf1: node[01-\n", "line 1: "), ("a: node01\n\nb: node01\n", "line 3: "),
+    ("SwitchName=leaf1\n", "line 1: "), ("SwitchName=leaf1 Nodes=\n", "line 1: "), ("SwitchName=leaf1 node01\n", "line 1: "),
+    ("SwitchName=leaf1 Node=node01\n", "line 1: "), (f"{TREE}SwitchName=leaf1 Nodes=node09\n", "line 4: "),
+    (f"{TREE}SwitchName=leaf3 Nodes=node[04-06]\n", "line 4: "), ("SwitchName=spine Switches=leaf[1-2]\n", "line 1: "),
+    ("SwitchName=c Nodes=node01\nSwitchName=a Switches=b,c\nSwitchName=b Switches=a\n", "contain one another"),
+    ("BlockName=b1 Nodes=node01\nBlockSizes=four\n", "line 2: "), ("BlockSizes=4\n", "exactly one"), (f"{TREE}{BLOCKS}", "exactly one"),
+    ("BlockName=b1 Nodes=node01\nBlockName=b2 Nodes=node[01-02]\n", "line 2: "), ("BlockName=b1\n", "line 1: "),
+    ("- topology: a\n  flat: true\n", "no topology"), ("- topology: a\n  tree: {switches: []}\n", "line 2: |no topology"),
+    ("- topology: a\n  tree:\n    switches:\n      - switch: s1\n", "line 4: "), ("- switch: s1\n", "line 1: "),
+    ("- topology: a\n  nodes: n1\n", "line 2: "), ("- topology: a\n\ttree:\n\t\t!!python\n", "line 3: "),
+    (YAML.replace("[01-04]", "[01-05]"), "line 20: "), ("{", "groups file"), ('{"items": []}', "label"), ("[1]", "line 1: "),
+    (TREE.replace("node[", "host["), "none of the hosts"), ("a: node[1-99999999]\n", "line 1: "),
+    ("leaf1: node[01-04]\nleaf2: NODE01,node[05-08]\n", "is in leaf1 and in leaf2"),
+    ("leaf1: node[01-04]\nleaf2: node01.example.org,node[05-08]\n", "is in leaf1 and in leaf2"),
+    ("leaf1: node[01-04]\nleaf2: node[05-08]\\", "the file was cut"),
+])  # fmt: skip
 def test_a_malformed_text_is_one_error_with_its_place(text, where, source):
     with pytest.raises(UsageError, match=where) as error:
         groups_of(source(text), HOSTS, {}, None)
     assert str(error.value).isprintable()
-
-
-def test_a_missing_file_is_one_error(tmp_path):
-    with pytest.raises(UsageError, match="cannot be read"):
-        groups_of(str(tmp_path / "missing"), HOSTS, {}, None)
-
-
-@pytest.mark.parametrize("other", ["NODE01", "node01.example.org"])
-def test_a_host_under_two_names_in_two_groups_is_an_error(tmp_path, other):
-    path = tmp_path / "groups.txt"
-    path.write_text(f"leaf1: node[01-04]\nleaf2: {other},node[05-08]\n")
-    with pytest.raises(UsageError, match="is in leaf1 and in leaf2"):
-        groups_of(str(path), HOSTS, {}, None)
-
-
-def test_a_last_line_that_waits_for_another_is_an_error():
-    with pytest.raises(ValueError, match="the file was cut"):
-        read_levels("leaf1: node[01-04]\nleaf2: node[05-08]\\")
-
-
-def test_a_byte_order_mark_is_no_part_of_a_name():
-    ((_, owners),) = read_levels("\ufeffleaf1: node[01-04]\nleaf2: node[05-08]\n")
-    assert set(owners.values()) == {"leaf1", "leaf2"}

@@ -8,11 +8,14 @@ import pytest
 from collbench.plugins.groups import facts
 from collbench.plugins.groups.contrast import fit_blocks, groups_by_latency, numbered
 from collbench.plugins.groups.stage import Stage
-from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, NIC, GroupFigure, Options, RoundResult
+from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE, NIC, GroupFigure, Options, RoundResult
 from collbench.plugins.hunt.strategy import hunt, promise
 from tests.plugins.hunt.made_up import RATE, MadeUp, play
 
-SEEDS = range(6)
+
+@pytest.fixture(params=range(6))
+def seed(request):
+    return request.param
 
 
 def parts_of(*sizes):
@@ -34,7 +37,7 @@ def cluster(sizes, seed=0, trunk=None, ratio=0.5, slow=None):
 
 def hunted(made, leaf_of, seed=0, **options):
     options = Options(group_stage=Stage(leaf_of, ()), leaf_of=leaf_of or None, growing=False, seed=seed, **options)
-    played = play(hunt(made.names, options), made)
+    played = play(hunt(made.names, options, made.hosts), made)
     assert len(played.asks) <= promise(made.n, options)
     return played
 
@@ -45,7 +48,6 @@ def by_state(verdict, state):
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("ratio", [0.5, 0.71])
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 3), (2, 6), (4, 4, 4), (8, 8, 8, 8), (2, 2, 2, 2)])
 def test_a_slow_path_between_groups_is_confirmed_and_no_node(sizes, ratio, seed):
@@ -58,7 +60,6 @@ def test_a_slow_path_between_groups_is_confirmed_and_no_node(sizes, ratio, seed)
     assert trunk.low is not None and trunk.high is not None and trunk.low <= trunk.ratio <= trunk.high < 0.95
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 3), (2, 6), (4, 4, 4), (2, 2, 2, 2)])
 @pytest.mark.parametrize("slow", [None, 0, "last"])
 def test_a_healthy_path_is_never_accused_and_a_slow_node_is(sizes, slow, seed):
@@ -69,7 +70,6 @@ def test_a_healthy_path_is_never_accused_and_a_slow_node_is(sizes, slow, seed):
     assert not any(suspect.kind == "trunk" and suspect.state == INCONCLUSIVE for suspect in verdict.suspects)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("capacity", [0.5, 1.4])
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 5), (8, 8)])
 def test_a_path_that_many_pairs_share_is_slower_the_more_of_them_use_it(sizes, capacity, seed):
@@ -88,13 +88,11 @@ def test_a_path_that_many_pairs_share_is_slower_the_more_of_them_use_it(sizes, c
     assert by_state(verdict, CONFIRMED) == [("trunk", ())] and not by_state(verdict, INCONCLUSIVE)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_slow_node_is_named_besides_a_slow_path(seed):
     made, leaf_of = cluster((4, 4, 4), seed, (0, 1), 0.5, slow=0)
     assert by_state(hunted(made, leaf_of, seed).result, CONFIRMED) == [("node", (0,)), ("trunk", ())]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_the_nodes_of_a_slow_path_are_counted_and_a_hidden_slow_one_is_not_cleared(seed):
     made, leaf_of = cluster((3, 3), seed, (0, 1), 0.5, slow=0)
     verdict = hunted(made, leaf_of, seed).result
@@ -103,14 +101,12 @@ def test_the_nodes_of_a_slow_path_are_counted_and_a_hidden_slow_one_is_not_clear
         assert trunk.part.others >= 1
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_too_few_places_are_inconclusive(seed):
     made, leaf_of = cluster((2, 2), seed, (0, 1), 0.5)
     verdict = hunted(made, leaf_of, seed).result
     assert by_state(verdict, CONFIRMED) == [] and by_state(verdict, INCONCLUSIVE) == [("trunk", ())]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_network_that_is_narrower_above_all_groups_accuses_no_path(seed):
     made, leaf_of = cluster((4, 4, 4), seed)
     made.parts(parts_of(4, 4, 4), 0.6)
@@ -120,7 +116,6 @@ def test_a_network_that_is_narrower_above_all_groups_accuses_no_path(seed):
     assert note.groups == 3 and note.ratio == pytest.approx(0.6, rel=0.1)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_the_uplink_of_one_group_is_its_paths_to_all_others(seed):
     made, leaf_of = cluster((4, 4, 4), seed, (0, 1), 0.5)
     for a in range(4):
@@ -131,7 +126,6 @@ def test_the_uplink_of_one_group_is_its_paths_to_all_others(seed):
     assert {trunk.kind for trunk in verdict.of(CONFIRMED)} == {"trunk"}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_one_direction_of_a_path_is_named(seed):
     made, leaf_of = cluster((4, 4), seed)
     plain = made._message
@@ -151,7 +145,6 @@ def test_places_without_a_group_and_single_groups_judge_no_path():
         assert not any(suspect.kind == "trunk" for suspect in verdict.suspects)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("trunk", [None, (0, 1)])
 def test_ranks_of_one_host_are_no_comparison(trunk, seed):
     """Two ranks on each of eight hosts: their pairs inside a host are four times as fast."""
@@ -164,8 +157,7 @@ def test_ranks_of_one_host_are_no_comparison(trunk, seed):
         return plain(sender, receiver, nic) * (4.0 if hosts[sender] == hosts[receiver] else 1.0)
 
     made._message = faster_inside
-    options = Options(group_stage=Stage(leaf_of, ()), leaf_of=leaf_of, growing=False, isolate=False, seed=seed)
-    played = play(hunt(made.names, options, hosts), made)
+    played = hunted(made, leaf_of, seed, isolate=False)
     assert by_state(played.result, CONFIRMED) == ([("trunk", ())] if trunk else [])
     for ask in played.asks:
         if ask.stage == "groups":
@@ -206,15 +198,12 @@ class TestPorts:
         fact, _ = self.played((61101,), flaky=(61108,))
         assert (fact.slow, fact.unclear) == ((61101,), 1)
 
-    def test_without_an_interface_that_all_have_no_port_is_measured(self):
+    def test_without_an_interface_that_all_have_or_without_isolation_no_port_is_measured(self):
         fact, asked = self.played((), nics=())
         assert isinstance(fact, facts.PortsNotMeasured) and not asked
-
-    def test_no_isolation_measures_no_port(self):
         assert self.played((), isolate=False) == (None, [])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_groups_are_found_from_latencies(seed):
     made, _ = cluster((3, 5), seed, (0, 1), 0.5)
     answer = made.answer
@@ -235,7 +224,6 @@ def test_groups_are_found_from_latencies(seed):
     assert by_state(verdict, CONFIRMED) == [("trunk", ())]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_equal_latencies_show_no_groups(seed):
     drawn = np.random.default_rng(seed)
     latency_s = 1e-5 * np.exp(drawn.normal(0, 0.1, (12, 12)))
@@ -253,11 +241,3 @@ def test_a_fit_separates_nodes_from_paths():
     (contrast,) = fit.contrasts()
     assert names == ("a", "b") and contrast.groups == (0, 1) and contrast.log_slowdown == pytest.approx(0.7)
     assert (contrast.slow, contrast.pairs) == (9, 9) and fit.slow_places() == {1}
-
-
-def test_states_of_the_sentence():
-    for state in (CONFIRMED, CLEARED, INCONCLUSIVE):
-        assert facts.BetweenGroups("leaf A", "leaf B", state, 0.71, 6, 6).render().isprintable()
-    assert facts.BetweenGroups("leaf A", "leaf B", CONFIRMED, 0.71, 6, 6, cleared=6).render() == (
-        "between leaf A and leaf B: 71 % of the others (6 of 6 pairs), the nodes are cleared"
-    )

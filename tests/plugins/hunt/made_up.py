@@ -16,14 +16,6 @@ _MODE, _HAS_MODE, _IN_MODE, _ROUND_IN_MODE = 0.08, 0.1, 0.2, 0.1
 _PLACES_APART = 0.005
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A fault of one place that shows only in groups of at least `least` places."""
-
-    least: int
-    ratio: float
-
-
 class MadeUp:
     """n healthy places; make some faulty, then `answer` requests. The seed determines all noise."""
 
@@ -36,7 +28,7 @@ class MadeUp:
         self.modal = self.drawn.random((n, n)) < _HAS_MODE
         self.kinds = {}
         self.paths = {}
-        self.scales = {}
+        self.scales = {}  # by place (places of a group, at least, in which it is slow; ratio)
         self.nics = ()
         self.of_nic = {}
         self.dead = {}
@@ -80,7 +72,7 @@ class MadeUp:
 
     def scale(self, place, least, ratio=0.5):
         """Make it slow only in groups of at least `least` places."""
-        self.scales[place], self.kinds[place] = Scale(least, ratio), "scale"
+        self.scales[place], self.kinds[place] = (least, ratio), "scale"
         return self
 
     def rails(self, *nics):
@@ -108,11 +100,6 @@ class MadeUp:
         self._dies_at[place] = (after, why)
         return self
 
-    def truly_slow(self, places, kind):
-        if kind == "path":
-            return (min(places), max(places)) in self.paths
-        return len(places) == 1 and self.kinds.get(places[0]) == kind
-
     def answer(self, ask):
         """Return figures with new noise; the common part is drawn once per request."""
         for place, (after, why) in self._dies_at.items():
@@ -129,13 +116,11 @@ class MadeUp:
             return GroupFigure(None, na=f"{self.names[lost[0]]}: {self.dead[lost[0]]}")
         wrong = 7 if self.corrupting & set(group) else 0
         if ask.kind in (GROUPS, INSIDE):
-            speed = (self._group(group) if ask.kind == GROUPS else INSIDE_RATE * float(self.inside[group[0]])) * self._noise(
-                group, common[0]
-            )
+            speed = self._group(group) if ask.kind == GROUPS else INSIDE_RATE * float(self.inside[group[0]])
+            speed *= self._noise(group, common[0])
             return GroupFigure(speed, low=speed * (1 - self.sigma), high=speed * (1 + self.sigma), wrong=wrong)
-        ways = [
-            self._message(way[0], way[1], ask.nic) * self._noise(way, off) for way, off in zip((group, group[::-1]), common, strict=True)
-        ]
+        both_ways = zip((group, group[::-1]), common, strict=True)
+        ways = [self._message(way[0], way[1], ask.nic) * self._noise(way, off) for way, off in both_ways]
         slower = min(ways)
         latency = LATENCY_S / min(self.latency[list(group)]) / self._noise(group, common[0], 2.0)
         low, high = slower * (1 - self.sigma), slower * (1 + self.sigma)
@@ -150,7 +135,7 @@ class MadeUp:
 
     def _group(self, group):
         slowest = min(min(self.sends[place], self.receives[place], self.inside[place]) for place in group)
-        large = [scale.ratio for place, scale in self.scales.items() if place in group and len(group) >= scale.least]
+        large = [ratio for place, (least, ratio) in self.scales.items() if place in group and len(group) >= least]
         ring = zip(group, group[1:] + group[:1], strict=True)
         paths = [self.paths.get((min(pair), max(pair)), 1.0) for pair in ring]
         return RATE * min(float(slowest), *large, *paths)

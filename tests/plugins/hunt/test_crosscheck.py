@@ -88,7 +88,6 @@ def test_partners_are_of_the_own_leaf_first_then_of_another_and_controls_of_the_
         check.random = random.Random(seed)
         first, second = (next(pair for pair in ask.groups if 0 in pair) for ask in played(check, slow=[0])[:2])
         assert [leaves[max(pair)] for pair in (first, second)] == ["0", "1"]
-    leaves = [str(place % 2) for place in range(12)]
     for ask in played(check_of(12, [0], leaves=leaves), slow=[0]):
         (own,) = [pair for pair in ask.groups if 0 in pair]
         same = leaves[own[0]] == leaves[own[1]]

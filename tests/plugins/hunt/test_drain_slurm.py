@@ -85,13 +85,6 @@ def test_a_confirmed_node_is_drained_and_the_printed_commands_do_and_undo_it_in_
     assert node(bed, bed.nodes[3])[0] == "IDLE"
 
 
-def test_above_the_limit_no_node_is_drained(bed):
-    done = applied(bed, drained(bed, 1, 4))
-    assert set(states(bed)) == {"IDLE"} and done.entries == []
-    assert "2 nodes confirmed" in done.refused and "--max-drain 2% allows 1 of 6" in done.refused
-    assert len(undo_lines(applied(bed, drained(bed, 1, 4), "2"))) == 2 and states(bed).count("IDLE+DRAIN") == 2
-
-
 def test_a_node_that_collbench_drained_before_counts(bed):
     applied(bed, drained(bed, 1))
     done = applied(bed, drained(bed, 4))
@@ -117,21 +110,6 @@ def test_a_node_on_which_the_hunt_itself_still_runs_is_drained_too(bed):
     finally:
         bed.must("scancel", job)
         until(lambda: node(bed, bed.nodes[0])[0] in ("IDLE", "IDLE+DRAIN"), "the job's end", 30)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"no_verdict": "a node died during the hunt"}, {"suspects": (suspect("node", 2, state="inconclusive"),)}]
-)
-def test_without_a_verdict_no_node_is_drained(bed, changes):
-    found = verdict(**{"names": tuple(bed.nodes), "suspects": (suspect("node", 2),), **changes})
-    asked = []
-
-    def ask(words, env):
-        asked.append(words)
-        return run_here(words, env)
-
-    done = apply(recommendation(found, about()), parse_cap("100%"), environment(bed), run=ask)
-    assert "no verdict" in done.refused and asked == [] and set(states(bed)) == {"IDLE"}
 
 
 def test_a_second_apply_and_a_node_unknown_to_slurm_change_nothing(bed):

@@ -156,13 +156,6 @@ def test_odd_texts_read_as_far_as_they_go_with_a_doubt():
     assert "node?[31m02" in {node.host for node in fabric.nodes.values()}
 
 
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_file(text, tmp_path):
-    (tmp_path / "net.txt").write_text(text)
-    with pytest.raises(Unreadable, match=r"net\.txt' is empty"):
-        read_fabric(tmp_path / "net.txt")
-
-
 @pytest.mark.parametrize(
     "text", ["hello", 'Ca : 0x0002c9030045f121 ports 1 "node1 HCA-1"', 'Switch\t36 "S-00000000000000aa"\t\t# "s" base port 0 lid 1 lmc 0\n']
 )
@@ -181,6 +174,10 @@ def test_what_cannot_be_read(tmp_path):
     os.truncate(tmp_path / "large", 17 << 20)
     with pytest.raises(Unreadable, match=r"larger than 16 MiB"):
         read_fabric(tmp_path / "large")
+    for text in ("", " \n"):
+        (tmp_path / "net.txt").write_text(text)
+        with pytest.raises(Unreadable, match=r"net\.txt' is empty"):
+            read_fabric(tmp_path / "net.txt")
 
 
 PIECES = st.sampled_from([

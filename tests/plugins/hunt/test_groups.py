@@ -38,18 +38,6 @@ def candidates(made, seed):
     return {each.place for each in swept(made, seed).result}
 
 
-@pytest.mark.parametrize(("n", "faulty"), [(16, 1), (64, 2), (64, 4)])
-def test_every_faulty_place_is_a_candidate(n, faulty):
-    for seed in TRIALS:
-        slow_places = set(Random(seed).sample(range(n), faulty))
-        made = MadeUp(n, seed)
-        for place in slow_places:
-            made.node(place, 0.5)
-        found = candidates(made, seed)
-        assert slow_places <= found, seed
-        assert len(found - slow_places) <= 1, seed
-
-
 def test_three_faulty_places_of_512():
     made = MadeUp(512, 1).node(7, 0.5).node(300, 0.6).node(511, 0.7)
     played = swept(made, 1)
@@ -115,14 +103,11 @@ def test_sizes_and_requests_of_groups():
     assert asked[0] != asked[2]
 
 
-@pytest.mark.parametrize(
-    ("speeds", "ratios"),
-    [
-        ((1.0, 0.5), (1.0, 0.5)), ((1.0, 0.5, 0.5), (1.0, 0.5, 0.5)), ((1.0, 1.0, 1.0, 0.5), (1.0, 1.0, 1.0, 0.5)),
-        ((2.0, 1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 1.0, 1.0)), ((None, 1.0), (None, 1.0)),
-        ((5.0, 10.0, 10.0, None, 10.0), (0.5, 1.0, 1.0, None, 1.0)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("speeds", "ratios"), [
+    ((1.0, 0.5), (1.0, 0.5)), ((1.0, 0.5, 0.5), (1.0, 0.5, 0.5)), ((1.0, 1.0, 1.0, 0.5), (1.0, 1.0, 1.0, 0.5)),
+    ((2.0, 1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 1.0, 1.0)), ((None, 1.0), (None, 1.0)),
+    ((5.0, 10.0, 10.0, None, 10.0), (0.5, 1.0, 1.0, None, 1.0)),
+])  # fmt: skip
 def test_reference_of_a_group(speeds, ratios):
     found = np.exp(log_ratios(RoundResult(tuple(GroupFigure(speed) for speed in speeds))))
     assert found == pytest.approx([np.nan if each is None else each for each in ratios], nan_ok=True)
@@ -146,14 +131,16 @@ def confirmed(played):
     return {suspect.places[0] for suspect in played.result.of(CONFIRMED)}
 
 
-@pytest.mark.parametrize(("n", "faulty"), [(16, 1), (64, 2)])
-def test_exactly_the_faulty_places_are_confirmed(n, faulty):
-    for seed in range(20):
+@pytest.mark.parametrize(("n", "faulty"), [(16, 1), (64, 2), (64, 4)])
+def test_exactly_the_faulty_places_are_confirmed_of_few_candidates(n, faulty):
+    for seed in TRIALS:
         slow_places = set(Random(seed).sample(range(n), faulty))
         made = MadeUp(n, seed)
         for place in slow_places:
             made.node(place, 0.5)
-        assert confirmed(hunted(made)) == slow_places, seed
+        played = hunted(made)
+        assert confirmed(played) == slow_places, seed
+        assert len({suspect.places for suspect in played.result.suspects}) <= faulty + 1, seed
 
 
 def test_healthy_places_give_no_suspect_in_50_trials():

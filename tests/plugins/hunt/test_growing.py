@@ -5,18 +5,7 @@ from random import Random
 
 import pytest
 
-from collbench.plugins.hunt.facts import (
-    FastWithout,
-    GroupNotMeasured,
-    GrowingNeedsMore,
-    NoSlowPiece,
-    NotConfirmedAtScale,
-    PartsNotDivided,
-    SizeSlow,
-    SlowAtScale,
-    TooManySlowGroups,
-    WholeSlow,
-)
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.growing import _Growing, measure_growing, most_rounds, sizes
 from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundResult
 from tests.plugins.hunt.made_up import MadeUp, Played, play
@@ -44,7 +33,7 @@ def test_one_that_is_slow_from_some_size_on_is_found(n, least):
 def test_the_evidence_of_a_slow_place_in_large_groups():
     (hint,), notes = looked(MadeUp(64, 1).scale(40, 16, 0.6), 1).result
     assert hint.ratio == pytest.approx(0.6, rel=0.1)
-    assert hint.evidence == (SlowAtScale(3, 16, hint.ratio), FastWithout(8))
+    assert hint.evidence == (facts.SlowAtScale(3, 16, hint.ratio), facts.FastWithout(8))
     assert hint.state == CONFIRMED
     assert len(hint.partners) > 15
     assert not notes
@@ -71,29 +60,28 @@ def test_healthy_or_equally_slow_groups_take_a_round_for_each_size_and_give_no_s
     assert {ask.stage for ask in played.asks} == {"growing"}
 
 
-class SlowCore(MadeUp):
-    """Groups of more than half of all share a core that is too narrow."""
+class NarrowCore(MadeUp):
+    """Groups of at least `least` places have to cross a core that is too narrow, all alike."""
 
-    def answer(self, ask):
-        narrow = 0.5 if any(len(group) > self.n // 2 for group in ask.groups) else 1.0
-        return RoundResult(tuple(GroupFigure(narrow * (figure.speed or 0)) for figure in super().answer(ask).figures))
-
-
-class Oversubscribed(MadeUp):
-    """Groups of 16 and more have to cross what is too narrow, all alike."""
+    least, ratio = 0, 1.0
 
     def answer(self, ask):
         answered = zip(ask.groups, super().answer(ask).figures, strict=True)
-        return RoundResult(tuple(GroupFigure((0.6 if len(group) >= 16 else 1) * (figure.speed or 0)) for group, figure in answered))
+        speeds = [(self.ratio if len(group) >= self.least else 1) * (figure.speed or 0) for group, figure in answered]
+        return RoundResult(tuple(map(GroupFigure, speeds)))
 
 
 def test_a_whole_group_slower_than_its_parts_or_sizes_slower_for_all_are_noted_once_and_give_no_suspect():
-    hints, (note,) = looked(SlowCore(32, 2)).result
+    made = NarrowCore(32, 2)
+    made.least, made.ratio = 17, 0.5  # more than half of all
+    hints, (note,) = looked(made).result
     assert hints == []
-    assert isinstance(note, WholeSlow) and note.endpoints == 32
-    hints, (note,) = looked(Oversubscribed(64, 2)).result
+    assert isinstance(note, facts.WholeSlow) and note.endpoints == 32
+    made = NarrowCore(64, 2)
+    made.least, made.ratio = 16, 0.6
+    hints, (note,) = looked(made).result
     assert hints == []
-    assert isinstance(note, SizeSlow) and note.size == 16
+    assert isinstance(note, facts.SizeSlow) and note.size == 16
 
 
 def test_a_slow_path_or_a_place_that_ends_gives_no_suspect_but_a_note():
@@ -102,10 +90,10 @@ def test_a_slow_path_or_a_place_that_ends_gives_no_suspect_but_a_note():
         hints, actual = looked(MadeUp(16, seed).path(2, 9, 0.5), seed).result
         assert hints == [], seed
         notes += actual
-    assert any(isinstance(note, NoSlowPiece) for note in notes)
+    assert any(isinstance(note, facts.NoSlowPiece) for note in notes)
     played = looked(MadeUp(32, 3).scale(4, 8).dies(20, 2, "gone"), 3)
     assert 20 not in named(played)
-    assert any(isinstance(note, GroupNotMeasured) and note.why == "node020: gone" for note in played.result[1])
+    assert any(isinstance(note, facts.GroupNotMeasured) and note.why == "node020: gone" for note in played.result[1])
 
 
 def test_groups_that_cannot_be_divided_further_are_noted():
@@ -114,20 +102,20 @@ def test_groups_that_cannot_be_divided_further_are_noted():
         made.scale(place, 4)
     found = [looked(made, seed).result for seed in range(10)]
     assert all({hint.places[0] for hint in hints} <= {0, 4} for hints, _ in found)
-    assert any(TooManySlowGroups(2, 3, 4) in notes for _, notes in found)
+    assert any(facts.TooManySlowGroups(2, 3, 4) in notes for _, notes in found)
     made = MadeUp(64, 2)
     for least, place in zip((3, 5, 9, 17), (1, 20, 40, 60), strict=True):
         made.scale(place, least)
     hints, notes = looked(made, 2).result
     assert {1, 20} <= {hint.places[0] for hint in hints} <= {1, 20, 40, 60}
-    assert any(isinstance(note, PartsNotDivided) and note.why == "rounds" for note in notes)
-    assert not any(isinstance(note, WholeSlow | SizeSlow) for note in notes)
+    assert any(isinstance(note, facts.PartsNotDivided) and note.why == "rounds" for note in notes)
+    assert not any(isinstance(note, facts.WholeSlow | facts.SizeSlow) for note in notes)
 
 
 def test_only_eight_given_places_or_more_are_asked_unless_it_is_switched_off():
     played = looked(MadeUp(7))
     assert played.asks == []
-    assert played.result == ([], [GrowingNeedsMore(7, 4)])
+    assert played.result == ([], [facts.GrowingNeedsMore(7, 4)])
     assert most_rounds(7, Options()) == 0
     played = play(measure_growing(MadeUp(16).log(), range(16), Options(growing=False), Random(0)), MadeUp(16))
     assert (played.asks, played.result) == ([], [])
@@ -164,7 +152,7 @@ def test_as_many_slow_places_are_measured_again_as_get_new_partners_and_the_othe
         assert sorted(place for group in ask.groups for place in group if place < 4) == list(range(measured))
     assert len(asks) == (2 if measured else 0)
     assert sorted(suspect.places for suspect in growing.suspects) == [(place,) for place in range(measured)]
-    assert growing.log.notes == ([NotConfirmedAtScale(4 - measured, 4)] if measured < 4 else [])
+    assert growing.log.notes == ([facts.NotConfirmedAtScale(4 - measured, 4)] if measured < 4 else [])
 
 
 @pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])

@@ -7,24 +7,7 @@ from msgspec.structs import replace
 
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round
-from collbench.plugins.hunt.facts import (
-    AllAlike,
-    AloneOnSwitch,
-    DividedPairs,
-    NoFigures,
-    OneEndpoint,
-    PairFigures,
-    PairsInstead,
-    Retest,
-    RetestCounts,
-    SlowInSweep,
-    SlowInterfaces,
-    SpeedUnknown,
-    TooFewEndpoints,
-    TooFewMeasured,
-    TooManySuspects,
-    WrongElements,
-)
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, Options, RoundRequest, RoundResult
 from collbench.plugins.hunt.records import PairRound, matrix_of
 from collbench.plugins.hunt.strategy import cross_check_rounds, hunt, judge, promise, rounds
@@ -57,8 +40,10 @@ def with_slow(made, places, ratio=0.5):
     return made
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("n", "places"), [(16, [5]), (64, [5, 41])])
+@pytest.mark.parametrize(("n", "places", "seed"), [
+    *((16, [5], seed) for seed in range(5)), *((64, [5, 41], seed) for seed in range(5)),
+    *((64, range(seed, 64, 4), seed) for seed in range(4)),  # a quarter, with one another as partners
+])  # fmt: skip
 def test_only_the_faulty_places_are_confirmed(n, places, seed):
     verdict = played(with_slow(MadeUp(n, seed), places), seed=seed).result
     assert confirmed(verdict) == nodes(*places)
@@ -75,18 +60,13 @@ def on_hosts(made, each):
     return made
 
 
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        *((MadeUp(n, 1).node(2, ratio), nodes(2)) for n in (5, 8, 16, 33) for ratio in (0.8, 0.9)),
-        *((with_slow(MadeUp(n), places), nodes(*places)) for n, places in ((8, [2, 5]), (16, [0, 5, 6, 11]), (16, [1, 2, 3, 4, 5]))),
-        (with_slow(MadeUp(64), range(0, 64, 4)), nodes(*range(0, 64, 4))),
-        (MadeUp(8).node(3).slow_latency(5, 0.4).path(1, 7), {("node", (3,)), ("latency", (5,)), ("path", (1, 7))}),
-        (on_hosts(MadeUp(16).node(5), 16), nodes(5)),
-        (on_hosts(MadeUp(16).node(5), 4), nodes(5)),
-        (silent_latency(MadeUp(8).node(2)), nodes(2)),
-    ],
-)
+@pytest.mark.parametrize(("made", "expected"), [
+    *((MadeUp(n, 1).node(2, ratio), nodes(2)) for n in (5, 8, 16, 33) for ratio in (0.8, 0.9)),
+    *((with_slow(MadeUp(n), places), nodes(*places)) for n, places in ((8, [2, 5]), (16, [0, 5, 6, 11]), (16, [1, 2, 3, 4, 5]))),
+    (MadeUp(8).node(3).slow_latency(5, 0.4).path(1, 7), {("node", (3,)), ("latency", (5,)), ("path", (1, 7))}),
+    (on_hosts(MadeUp(16).node(5), 16), nodes(5)), (on_hosts(MadeUp(16).node(5), 4), nodes(5)),
+    (silent_latency(MadeUp(8).node(2)), nodes(2)),
+])  # fmt: skip
 def test_exactly_these_are_confirmed(made, expected):
     """Slightly slow places, up to a quarter of all, several kinds at once, ranks of one and of several hosts, missing latencies."""
     assert confirmed(played(made).result) == expected
@@ -98,9 +78,9 @@ def test_a_suspect_is_retested_with_healthy_partners_and_controls_and_each_trial
     assert found.low < 0.5 < found.high < 0.6
     assert len(found.partners) >= 2 and 5 not in found.partners
     first, *again, counts = found.evidence
-    assert isinstance(first, SlowInSweep) and (first.ways, first.slow, first.partners) == ("sends and receives", 8, 8)
-    assert all(isinstance(each, Retest) and each.controls > 1 for each in again)
-    assert counts == RetestCounts(3, 3, 0, 21)
+    assert isinstance(first, facts.SlowInSweep) and (first.ways, first.slow, first.partners) == ("sends and receives", 8, 8)
+    assert all(isinstance(each, facts.Retest) and each.controls > 1 for each in again)
+    assert counts == facts.RetestCounts(3, 3, 0, 21)
     made = with_slow(MadeUp(16), [3, 9, 12])
     asks = [ask for ask in played(made).asks if ask.stage == "cross-check"]
     with_well = {(place, other) for ask in asks for pair in ask.groups for place, other in (pair, pair[::-1]) if place in {3, 9, 12}}
@@ -109,7 +89,7 @@ def test_a_suspect_is_retested_with_healthy_partners_and_controls_and_each_trial
     assert all(any(not {3, 9, 12} & set(pair) for pair in ask.groups) for ask in asks)
     assert all(ask.kind == PAIRS for ask in asks)
     (suspect,) = [each for each in played(MadeUp(16).busy(5)).result.of(CONFIRMED) if each.places == (5,)]
-    assert any(isinstance(each, Retest) for each in suspect.evidence)
+    assert any(isinstance(each, facts.Retest) for each in suspect.evidence)
     assert len({*suspect.evidence}) == len(suspect.evidence)
 
 
@@ -123,23 +103,13 @@ def test_a_healthy_place_with_mostly_faulty_partners_is_cleared_and_a_slow_path_
         assert confirmed(verdict) == {("path", (1, 4))}
     (found,) = verdict.of(CONFIRMED)
     assert found.ratio == pytest.approx(0.5, rel=0.05)
-    assert {each.endpoint for each in found.evidence if isinstance(each, Retest)} == {"", "node001", "node004"}
+    assert {each.endpoint for each in found.evidence if isinstance(each, facts.Retest)} == {"", "node001", "node004"}
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_quarter_of_64_with_one_another_as_partners(seed):
-    verdict = played(with_slow(MadeUp(64, seed), range(seed, 64, 4)), seed=seed).result
-    assert confirmed(verdict) == nodes(*range(seed, 64, 4))
-    assert not verdict.of(INCONCLUSIVE)
-
-
-@pytest.mark.parametrize(
-    ("make", "kind"),
-    [
-        (MadeUp.node, "node"), (MadeUp.sender, "sender"), (MadeUp.receiver, "receiver"), (MadeUp.slow_latency, "latency"),
-        (MadeUp.busy, "node"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "kind"), [
+    (MadeUp.node, "node"), (MadeUp.sender, "sender"), (MadeUp.receiver, "receiver"), (MadeUp.slow_latency, "latency"),
+    (MadeUp.busy, "node"),
+])  # fmt: skip
 @pytest.mark.parametrize("n", [8, 16])
 def test_kinds(make, kind, n):
     for seed in range(3):
@@ -183,15 +153,15 @@ def test_equally_slow_places_and_more_faulty_ones_than_a_third_give_no_suspect_b
     verdict = played(MadeUp(16).all_slow(0.3)).result
     assert verdict.result == "nobody" and not verdict.suspects
     assert verdict.middle == pytest.approx(3e9, rel=0.05)
-    assert [note.middle for note in verdict.notes if isinstance(note, AllAlike)] == [verdict.middle]
+    assert [note.middle for note in verdict.notes if isinstance(note, facts.AllAlike)] == [verdict.middle]
     verdict = played(with_slow(MadeUp(16), range(6))).result
     assert not confirmed(verdict)
     assert verdict.result == "no verdict"
-    assert TooManySuspects(6, 16) in verdict.notes
+    assert facts.TooManySuspects(6, 16) in verdict.notes
     verdict = played(with_slow(MadeUp(8), range(4))).result
     assert not confirmed(verdict)
     note = verdict.notes[-1]
-    assert isinstance(note, DividedPairs) and note.share == pytest.approx(0.79, abs=0.005)
+    assert isinstance(note, facts.DividedPairs) and note.share == pytest.approx(0.79, abs=0.005)
 
 
 @pytest.mark.parametrize("sizes", [(12, 4), (9, 7), (8, 8), (14, 2), (6, 5, 5), (10, 3, 3), (4, 4, 4, 4), (56, 4, 4)])
@@ -208,9 +178,9 @@ def test_partners_come_from_the_same_and_another_switch_which_may_itself_be_why_
     assert {leaves[partner] == leaves[5] for partner in found.partners} == {True, False}
     leaves = tuple("alone" if place == 5 else str(place % 2) for place in range(16))
     (found,) = played(MadeUp(16).node(5), leaf_of=leaves).result.of(CONFIRMED)
-    assert found.evidence[-1] == AloneOnSwitch("alone")
+    assert found.evidence[-1] == facts.AloneOnSwitch("alone")
     (found,) = played(MadeUp(16).node(4), leaf_of=leaves).result.of(CONFIRMED)
-    assert AloneOnSwitch("0") not in found.evidence
+    assert facts.AloneOnSwitch("0") not in found.evidence
 
 
 def test_a_place_without_an_answer_is_inconclusive_and_the_faulty_one_is_found():
@@ -221,24 +191,26 @@ def test_a_place_without_an_answer_is_inconclusive_and_the_faulty_one_is_found()
         (silent,) = verdict.of(INCONCLUSIVE)
         assert silent.places == (3,)
         reason = silent.evidence[0]
-        assert isinstance(reason, NoFigures) and made.dead[3] in reason.why
+        assert isinstance(reason, facts.NoFigures) and made.dead[3] in reason.why
 
 
 def test_wrong_data_is_evidence_and_a_trial_without_controls_lacks_their_figures():
     made = MadeUp(8).node(2)
     made.corrupting = {2}
     (found,) = played(made).result.of(CONFIRMED)
-    assert found.evidence[-1] == WrongElements("node002", 12, 12)
-    assert Trial(0, 1, healthy=True, speeds={"latency": 1e6}).evidence(["a", "b"]) == Retest("b", healthy=True, latency_s=1e-6)
+    assert found.evidence[-1] == facts.WrongElements("node002", 12, 12)
+    assert Trial(0, 1, healthy=True, speeds={"latency": 1e6}).evidence(["a", "b"]) == facts.Retest("b", healthy=True, latency_s=1e-6)
 
 
-@pytest.mark.parametrize(("n", "asked", "reason"), [(1, 0, OneEndpoint()), (2, 1, TooFewEndpoints(2)), (3, 3, TooFewEndpoints(3))])
+@pytest.mark.parametrize(
+    ("n", "asked", "reason"), [(1, 0, facts.OneEndpoint()), (2, 1, facts.TooFewEndpoints(2)), (3, 3, facts.TooFewEndpoints(3))]
+)
 def test_fewer_than_four_places_give_figures_but_no_suspect(n, asked, reason):
     found = played(MadeUp(n).node(0) if n > 1 else MadeUp(1))
     assert len(found.asks) == asked
     assert not found.result.suspects and found.result.result == "no verdict"
     assert found.result.no_verdict == reason
-    assert sum(isinstance(note, PairFigures) for note in found.result.notes) == n * (n - 1) // 2
+    assert sum(isinstance(note, facts.PairFigures) for note in found.result.notes) == n * (n - 1) // 2
 
 
 def test_the_same_seed_asks_the_same_within_a_limit_of_rounds_that_must_be_enough():
@@ -268,16 +240,14 @@ class Losing(MadeUp):
         return GroupFigure(None, na="lost") if self.lost(group) else super()._figure(ask, group, common)
 
 
-@pytest.mark.parametrize(
-    ("n", "lost", "measured"),
-    [(5, lambda group: bool({0, 1, 2} & set(group)), 0), (4, lambda group: group == (2, 3), 2)],
-    ids=["three of five places", "one pair of four places"],
-)
+@pytest.mark.parametrize(("n", "lost", "measured"), [
+    (5, lambda group: bool({0, 1, 2} & set(group)), 0), (4, lambda group: group == (2, 3), 2),
+], ids=["three of five places", "one pair of four places"])  # fmt: skip
 def test_with_too_few_figures_there_is_no_verdict(n, lost, measured):
     made = Losing(n)
     made.node(0).lost = lost
     verdict = played(made).result
-    assert verdict.result == "no verdict" and verdict.no_verdict == TooFewMeasured(measured, n)
+    assert verdict.result == "no verdict" and verdict.no_verdict == facts.TooFewMeasured(measured, n)
 
 
 def test_a_place_with_figures_of_two_others_alone_is_not_called_well():
@@ -286,13 +256,13 @@ def test_a_place_with_figures_of_two_others_alone_is_not_called_well():
     verdict = played(made).result
     assert confirmed(verdict) == nodes(5)
     (open_one,) = verdict.of(INCONCLUSIVE)
-    assert open_one.places == (3,) and SpeedUnknown() in open_one.evidence
+    assert open_one.places == (3,) and facts.SpeedUnknown() in open_one.evidence
 
 
 def test_pairs_to_cover_are_measured_first_and_replace_groups_of_too_few_places():
     verdict = played(MadeUp(6).node(2), method="groups").result
     assert confirmed(verdict) == nodes(2)
-    assert PairsInstead(8) in verdict.notes
+    assert facts.PairsInstead(8) in verdict.notes
     cover = tuple((place, place + 8) for place in range(8)) + tuple((place, place + 4) for place in range(4))
     found = played(MadeUp(16).path(3, 7), cover=cover)
     first = {pair for ask in found.asks[:2] for pair in ask.groups}
@@ -307,7 +277,7 @@ def test_faults_at_scale_are_looked_for_where_no_pair_is_slow_and_a_confirmed_pl
     assert "growing" not in played(MadeUp(16).node(3), growing=True).result.rounds
     made = MadeUp(8).rails("eth0", "eth1").slow_nic(3, "eth1", 0.5)
     (found,) = played(made, isolate=True, nics=("eth0", "eth1")).result.of(CONFIRMED)
-    assert found.places == (3,) and found.part == SlowInterfaces(("eth1",))
+    assert found.places == (3,) and found.part == facts.SlowInterfaces(("eth1",))
 
 
 class TwoRoundsOfGroups:
@@ -395,6 +365,6 @@ def test_every_confirmed_place_of_200_clusters_is_faulty():
             makes[(seed + number) % 5]((seed + 3 * number) % n, ratio if (seed + number) % 5 != 3 else 0.5)
         verdict = played(made, seed=seed).result
         for each in verdict.of(CONFIRMED):
-            assert made.truly_slow(each.places, each.kind), (seed, each)
+            assert (each.places, each.kind) in [((place,), kind) for place, kind in made.kinds.items()], (seed, each)
         missed += len(made.kinds) - len(verdict.of(CONFIRMED))
     assert missed <= 20

@@ -72,21 +72,17 @@ def none_slow(*suspects, **verdict):
     return about(*suspects, result="nobody", verdict=verdict)
 
 
-@pytest.mark.parametrize(
-    ("hunt", "line"),
-    [
-        (none_slow(), "no slow endpoint or path found\n"),
-        (none_slow(CLEARED), "no slow endpoint or path found: 1 cleared\n"),
-        (about(result="no verdict", verdict={"no_verdict": "only two places"}), "no verdict: only two places\n"),
-        (about(UNDECIDED, result="no verdict"), "no verdict: 1 inconclusive\n"),
-        (none_slow(middle=3e9), "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s\n"),
-        (none_slow(middle=3e9), "equally slow, at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)"),
-        (about(result="nobody", ceiling=None), "median 12.0 GB/s; the expected bandwidth is unknown\n"),
-        (none_slow(middle=15e9), "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s"),
-        (about({**SLOW, "part": "the interface eth1"}), "at 50 % of the others (49 % to 52 %): the interface eth1"),
-        (about(*[SLOW] * 30, *[CLEARED] * 30), "and 10 more cleared: see --format json"),
-    ],
-)
+@pytest.mark.parametrize(("hunt", "line"), [
+    (none_slow(), "no slow endpoint or path found\n"), (none_slow(CLEARED), "no slow endpoint or path found: 1 cleared\n"),
+    (about(result="no verdict", verdict={"no_verdict": "only two places"}), "no verdict: only two places\n"),
+    (about(UNDECIDED, result="no verdict"), "no verdict: 1 inconclusive\n"),
+    (none_slow(middle=3e9), "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s\n"),
+    (none_slow(middle=3e9), "equally slow, at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)"),
+    (about(result="nobody", ceiling=None), "median 12.0 GB/s; the expected bandwidth is unknown\n"),
+    (none_slow(middle=15e9), "median 15.0 GB/s, above the 12.5 GB/s of NIC eth0 100 Gb/s"),
+    (about({**SLOW, "part": "the interface eth1"}), "at 50 % of the others (49 % to 52 %): the interface eth1"),
+    (about(*[SLOW] * 30, *[CLEARED] * 30), "and 10 more cleared: see --format json"),
+])  # fmt: skip
 def test_a_line_of_the_text(hunt, line):
     assert line in text_of(hunt)
 
@@ -95,13 +91,6 @@ def test_all_confirmed_suspects_are_shown():
     assert "equally slow" not in text_of(none_slow(middle=9e9)) + text_of(about(SLOW, verdict={"middle": 3e9}))
     text = text_of(about(*[SLOW] * 30, *[CLEARED] * 30))
     assert text.count("confirmed: b") == 30 and text.count("cleared: a") == 20
-
-
-def test_csv_rejects_rows_and_hunts_together(run, tmp_path):
-    RunFolder.create(tmp_path / "other", "pairs", {"pairs": {"places": ["a", "b"], "size_bytes": 1, "latency_size_bytes": 1}}).finish()
-    text = f"^{tmp_path}/other has a matrix of pairs, but {run} has a hunt: write them to two CSV files$"
-    with pytest.raises(UsageError, match=text):
-        reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
 
 
 def test_csv_has_a_record_for_each_suspect():
@@ -129,17 +118,18 @@ def test_json_is_one_object_with_texts_and_codes():
         text_of(about(SLOW), "nccl-tests")
 
 
-def hunted(folder, hunt, exit_code):
-    run = RunFolder.create(folder / "run", "hunt", {"hunt": hunt})
-    for number in range(5):
+def hunted(path, hunt, exit_code, rounds=5):
+    """Write the run of a hunt."""
+    run = RunFolder.create(path, "hunt", {"hunt": hunt})
+    for number in range(rounds):
         run.append_record(a_round(number).as_json(), HUNT_FILE)
     run.finish(exit_code=exit_code)
-    return folder / "run"
+    return path
 
 
 @pytest.fixture
 def run(tmp_path):
-    return hunted(tmp_path, about(SLOW), 1)
+    return hunted(tmp_path / "run", about(SLOW), 1)
 
 
 def reported(*paths, **options):
@@ -175,7 +165,7 @@ def test_a_place_without_figures_is_not_slow(tmp_path):
     suspect = Suspect("node", (1,), "inconclusive", nan).as_json()
     silent = {**UNDECIDED, **suspect, "evidence": ["no figure of its last 3 of 5 pairs: gone"]}
     hunt = about(silent, result="no verdict")
-    hunted(tmp_path, hunt, 3)
+    hunted(tmp_path / "run", hunt, 3)
     assert any(line.startswith("inconclusive: b ") for line in text_of(hunt).splitlines())
     code, out, err = reported(tmp_path / "run")
     assert (code, err, out) == (0, "", f"run (5 rounds)\n{text_of(hunt)}")
@@ -185,11 +175,15 @@ def test_a_place_without_figures_is_not_slow(tmp_path):
     assert (record["state"], record["ratio"]) == ("inconclusive", "")
 
 
-def test_an_unreadable_recommendation_is_reported(run):
+def test_an_unreadable_recommendation_is_reported_and_one_csv_of_pairs_and_hunts_refused(run, tmp_path):
     (run / FILE).write_text("{")
     code, out, err = reported(run)
     assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SLOW))}")
     assert err.startswith(f"{run / FILE}: cannot be read (not JSON ")
+    RunFolder.create(tmp_path / "other", "pairs", {"pairs": {"places": ["a", "b"], "size_bytes": 1, "latency_size_bytes": 1}}).finish()
+    text = f"^{tmp_path}/other has a matrix of pairs, but {run} has a hunt: write them to two CSV files$"
+    with pytest.raises(UsageError, match=text):
+        reported(run, tmp_path / "other", csv=tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(("suspects", "result", "first"), [([SLOW], "confirmed", "confirmed"), ([], "nobody", None)])

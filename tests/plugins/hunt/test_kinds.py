@@ -22,14 +22,13 @@ from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.plugins.hunt.recommendation import CODES
 from collbench.plugins.hunt.text import SUSPECTS
 from collbench.plugins.training import FILE
-from collbench.report.explain import page, pages, plain
+from collbench.report.explain import page
 from collbench.report.material import Material
 from collbench.report.runs import report_run
-from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
 from tests.cli.test_report_bad_input import shown
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix
-from tests.plugins.hunt.test_hunt_text import SLOW, about
+from tests.plugins.hunt.test_hunt_text import SLOW, about, hunted
 from tests.plugins.hunt.test_hunt_text import text_of as hunt_text
 from tests.plugins.hunt.test_records import a_round
 from tests.plugins.training.test_text import ROW, stored
@@ -44,13 +43,6 @@ HOST_0 = ROOT / "reports" / "pairs-trials" / "host-0"
 COLUMNS = {*pairs_text.TITLES, *pairs_text._TITLES, *(value.name for kind in (SUSPECTS, DIRECTED_PAIRS) for value in kind.values)}
 
 
-def hunted(path):
-    folder = RunFolder.create(path, "hunt", {"hunt": about(SLOW)})
-    folder.append_record(a_round().as_json(), HUNT_FILE)
-    folder.finish(exit_code=1)
-    return path
-
-
 def without_header(text):
     return text.split("\n", 1)[1]
 
@@ -63,27 +55,18 @@ def as_csv(*runs):
 
 @pytest.fixture
 def hunts(tmp_path):
-    return [hunted(tmp_path / "a"), hunted(tmp_path / "b")]
+    return [hunted(tmp_path / name, about(SLOW), 1, rounds=1) for name in ("a", "b")]
 
 
-def test_several_hunts_have_one_header_and_another_kind_its_own(hunts, tmp_path):
+def test_several_hunts_have_one_header_another_kind_its_own_and_a_run_without_a_row_leaves_it_to_the_next(hunts, tmp_path):
     assert as_csv(*hunts) == HUNTED + without_header(AGAIN)
     assert report_run(hunts, tmp_path / "hunts.csv", "table", io.StringIO(), err=io.StringIO()) == 0
     assert (tmp_path / "hunts.csv").read_bytes().decode() == HUNTED + without_header(AGAIN)
     steps = stored(tmp_path / "steps", ROW)
     assert as_csv(hunts[0], steps, hunts[1]) == HUNTED + STEPS + AGAIN
-
-
-def test_a_run_without_a_row_leaves_the_header_to_the_next(tmp_path):
     other = ROW.replace(backend="mpi")
-    runs = [stored(tmp_path / "a"), stored(tmp_path / "b", ROW), stored(tmp_path / "c", other)]
-    assert as_csv(*runs) == steps_text(ROW, format="csv", run="b") + without_header(steps_text(other, format="csv", run="c"))
-
-
-def page_of(folder, *runs):
-    """Return the text of each section of the page of these runs, by its key."""
-    assert report_run(runs, None, "table", io.StringIO(), html=folder / "page.html", err=io.StringIO()) == 0
-    return sections(folder / "page.html")
+    runs = [stored(tmp_path / "none"), stored(tmp_path / "one", ROW), stored(tmp_path / "two", other)]
+    assert as_csv(*runs) == steps_text(ROW, format="csv", run="one") + without_header(steps_text(other, format="csv", run="two"))
 
 
 def sections(path):
@@ -94,7 +77,9 @@ def sections(path):
 
 def test_a_page_has_the_verdict_evidence_and_rounds_of_a_hunt_and_the_steps_and_parts_of_a_training(hunts, tmp_path):
     wrong = ROW.replace(backend="mpi", wrong=3, wrong_detail="rank 1: 3 wrong elements")
-    page = page_of(tmp_path, *hunts, stored(tmp_path / "steps", ROW, wrong))
+    runs = [*hunts, stored(tmp_path / "steps", ROW, wrong)]
+    assert report_run(runs, None, "table", io.StringIO(), html=tmp_path / "page.html", err=io.StringIO()) == 0
+    page = sections(tmp_path / "page.html")
     found = page["hunt"]
     suspects = about(SLOW)["verdict"]["suspects"]
     assert all(text in found for suspect in suspects for text in suspect["evidence"])
@@ -122,7 +107,7 @@ def test_slow_places_and_pairs_with_wrong_data_are_concerns():
     assert {each.severity for each in found[2:]} <= {NOTE}
 
 
-def test_a_slow_pair_is_marked_in_the_matrix_of_its_run():
+def test_a_slow_pair_is_marked_in_the_matrix_of_its_run_and_other_runs_have_none():
     runs = collbench.read(stored_reports() / "pairs-trials/pair-0")
     bandwidth, latency = pairs_panels(Material(list(runs), Path()))
     assert (bandwidth.title, bandwidth.unit, latency.unit) == ("bandwidth, 128 KiB messages", "GB/s", "µs")
@@ -134,9 +119,6 @@ def test_a_slow_pair_is_marked_in_the_matrix_of_its_run():
     assert list(bandwidth.marked) == [(5, 2)]  # cb1h6 sends to cb1h3
     assert bandwidth.values[5][2] * 1e9 == pytest.approx(table.min())
     assert list(latency.marked) == []
-
-
-def test_other_runs_have_no_such_figure():
     with pytest.raises(UsageError, match="--kind pairs needs a run of `collbench pairs`"):
         pairs_panels(Material(list(collbench.read(ROOT / "reports/first-run")), Path()))
 
@@ -148,15 +130,10 @@ def test_pairs_that_do_not_fit_their_run_json_leave_the_others(tmp_path):
     assert printed.startswith("good (1 row)\n")
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "value", "count"),
-    [
-        (lambda data: b"", USAGE, "has no results", "0 of 56 "),
-        (lambda data: data[: len(data) // 2], FINE, "line 5", "32 of 56 "),
-        (lambda data: data.replace(b"e-05", b"e400"), FINE, "pairs.jsonl", "all 56 "),
-    ],
-    ids=["empty", "half", "no numbers"],
-)
+@pytest.mark.parametrize(("change", "code", "value", "count"), [
+    (lambda data: b"", USAGE, "has no results", "0 of 56 "), (lambda data: data[: len(data) // 2], FINE, "line 5", "32 of 56 "),
+    (lambda data: data.replace(b"e-05", b"e400"), FINE, "pairs.jsonl", "all 56 "),
+], ids=["empty", "half", "no numbers"])  # fmt: skip
 def test_pairs_that_are_cut_or_not_numbers(change, code, value, count, tmp_path):
     folder = Path(shutil.copytree(HOST_0, tmp_path / "run"))
     (folder / "pairs.jsonl").write_bytes(change((folder / "pairs.jsonl").read_bytes()))
@@ -165,11 +142,6 @@ def test_pairs_that_are_cut_or_not_numbers(change, code, value, count, tmp_path)
     assert len(said) == 1 and value in said[0]
 
 
-@pytest.mark.parametrize("word", sorted(COLUMNS - IDENTITIES))
-def test_columns_are_explained(word):
+@pytest.mark.parametrize("word", [*sorted(COLUMNS - IDENTITIES), *CODES, CLEARED, CONFIRMED, INCONCLUSIVE])
+def test_columns_and_words_of_a_hunt_are_explained(word):
     assert page(word)
-
-
-@pytest.mark.parametrize("word", [*CODES, CLEARED, CONFIRMED, INCONCLUSIVE])
-def test_words_of_a_hunt(word):
-    assert plain(word) in {plain(name) for each in pages() for name in (each.word, *each.names)}

@@ -4,18 +4,16 @@ import errno
 import json
 import signal
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from msgspec.structs import replace
 
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.session import Plan
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt import drain, progress
+from collbench.plugins.hunt import drain
 from collbench.plugins.hunt.managers import CommandOutcome
 from collbench.plugins.hunt.places import HuntRequest
 from collbench.plugins.hunt.progress import HuntProgressPrinter, options_of
@@ -36,7 +34,6 @@ FAULTY, TWO = (
     for places in ((3,), (3, 5))
 )
 OUTPUT = Output(color="never", quiet=True)
-LAUNCH = Request("hunt", Sweep((), None, ()), ("simulated",), budget=Budget(0.5))
 
 
 def typed(max_time_s=0.5, seed=0, slowed=(), **changes):
@@ -53,14 +50,16 @@ def test_options_are_those_of_request_and_launch_and_a_file_of_links_chooses_the
     about = {**ABOUT, "no_groups": "socket has p2p only"}
     options, _ = options_of(typed(), about)
     assert (options.method, options.growing, options.can_inside, options.isolate) == ("pairs", False, False, True)
-    with pytest.raises(UsageError, match=r"^--method groups .*socket has p2p only"):
-        options_of(typed(method="groups"), about)
+    assert said(lambda: options_of(typed(method="groups"), about)) == (
+        "--method groups needs all-reduce, but socket has p2p only: choose another --backend, or --method pairs"
+    )
     options, actual = options_of(typed(cover_links=FAT_TREE), ABOUT)
     assert options.cover and all(a < b for a, b in options.cover)
     assert options.leaf_of and len(options.leaf_of) == 16 and len(set(options.leaf_of)) > 1
     assert "cables" in actual["crossed"][0] and actual["uncovered"] == []
-    with pytest.raises(UsageError, match=r"^--cover-links "):
-        options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)
+    assert said(lambda: options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)) == (
+        "--cover-links needs pairs, which --method groups does not measure: omit one of them"
+    )
 
 
 def test_the_result_of_a_round_has_the_figures_of_each_pair():
@@ -92,8 +91,9 @@ def test_the_verdict_and_the_recommendation_are_stored_or_a_failure_is_one_sente
     actual = recommended(tmp_path)
     assert (actual["result"], [each["node"] for each in actual["drains"]], actual["applied"]) == ("confirmed", [NAMES[3]], [])
     assert any(f"scontrol update NodeName={NAMES[3]} State=DRAIN" in line for line in listening._advice)
-    with pytest.raises(RunFailed, match=r"gone: .*recommendation.json"):
-        concluded(typed()).act(tmp_path / "gone", unheard)
+    assert said(lambda: concluded(typed()).act(tmp_path / "gone", unheard)) == (
+        f"{tmp_path}/gone: cannot write recommendation.json (No such file or directory): check the folder and its disk"
+    )
     listening = concluded(typed(apply=True, slowed=("by=10%",)))
     listening.act(tmp_path, unheard)
     actual = recommended(tmp_path)
@@ -101,18 +101,20 @@ def test_the_verdict_and_the_recommendation_are_stored_or_a_failure_is_one_sente
     assert listening._advice[-1] == actual["refused"]
 
 
-@pytest.mark.parametrize(
-    ("request_of_hunt", "about", "value"),
-    [(typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"), (typed(slowed=("by=10%",)), ABOUT, "--slowed")],
-    ids=["simulated", "slowed"],
-)
+@pytest.mark.parametrize(("request_of_hunt", "about", "value"), [
+    (typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "backend simulated simulates its ranks"),
+    (typed(slowed=("by=10%",)), ABOUT, "ranks were slowed on purpose (--slowed)"),
+], ids=["simulated", "slowed"])  # fmt: skip
 def test_simulated_and_slowed_ranks_are_not_drained(request_of_hunt, about, value, tmp_path):
     concluded(request_of_hunt, about).act(tmp_path, unheard)
     actual = recommended(tmp_path)
-    assert value in actual["no_drain"] and actual["drains"] == []
+    assert (actual["no_drain"], actual["drains"]) == (value, [])
 
 
-@pytest.mark.parametrize(("flag", "value"), [("oversubscribed", "more ranks than cores"), ("shared_gpu", "one GPU"), ("few_samples", None)])
+@pytest.mark.parametrize(("flag", "value"), [
+    ("oversubscribed", "more ranks than cores were running: start fewer"),
+    ("shared_gpu", "several ranks used one GPU: start one rank per GPU"), ("few_samples", None),
+])  # fmt: skip
 def test_no_node_is_drained_for_how_the_launch_was_started(flag, value, tmp_path):
     listening = HuntProgressPrinter(OUTPUT, typed())
     listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))
@@ -127,7 +129,7 @@ def test_no_node_is_drained_for_how_the_launch_was_started(flag, value, tmp_path
     listening.verdict([], ABOUT)
     listening.act(tmp_path, unheard)
     actual = recommended(tmp_path)
-    assert (value or "") in (actual["no_drain"] or "") and len(actual["drains"]) == (0 if value else 1)
+    assert (actual["no_drain"], len(actual["drains"])) == (value, 0 if value else 1)
 
 
 def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path, monkeypatch):
@@ -196,31 +198,3 @@ def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch):
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match="no cluster manager"):
         HuntProgressPrinter(OUTPUT, typed(apply=True)).plan(ABOUT)
-
-
-def hunting(method, **about):
-    request = HuntRequest(LAUNCH, method=method, cover_links=Path("links"))
-    return lambda: progress.options_of(request, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
-
-
-def no_drain(*flags, virtual=False, slowed=()):
-    request = HuntRequest(replace(LAUNCH, slowed=parse_slowing(slowed)))
-    return lambda: progress._no_drain(request, {"virtual": virtual, "backend": "simulated"}, flags)
-
-
-WORDS = {
-    "hunt, groups without all-reduce": (hunting("groups", no_groups="socket does not support allreduce"),
-        "--method groups needs all-reduce, but socket does not support allreduce: choose another --backend, or --method pairs"),
-    "hunt, groups beside links": (hunting("groups"), "--cover-links needs pairs, which --method groups does not measure: omit one of them"),
-    "hunt, recommendation not written": (lambda: progress._stored(Path("/nowhere/run"), {}),
-        "/nowhere/run: cannot write recommendation.json (No such file or directory): check the folder and its disk"),
-    "hunt, simulated": (no_drain(virtual=True), "backend simulated simulates its ranks"),
-    "hunt, slowed": (no_drain(slowed=("by=10%",)), "ranks were slowed on purpose (--slowed)"),
-    "hunt, oversubscribed": (no_drain("oversubscribed"), "more ranks than cores were running: start fewer"),
-    "hunt, shared GPU": (no_drain("shared_gpu"), "several ranks used one GPU: start one rank per GPU"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call, text):
-    assert said(call) == text

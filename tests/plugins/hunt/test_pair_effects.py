@@ -236,13 +236,10 @@ def test_the_pairs_of_a_slow_receiver_are_counted_in_its_column():
     assert (found.kind, found.cells, found.of_cells) == ("sender", 5, 7)
 
 
-@pytest.mark.parametrize(
-    ("states", "state"),
-    [
-        ((CONFIRMED, CONFIRMED), CONFIRMED), ((CLEARED, CLEARED), CLEARED), ((CONFIRMED, CLEARED), CLEARED),
-        ((CONFIRMED, INCONCLUSIVE), INCONCLUSIVE), ((CONFIRMED, None), INCONCLUSIVE), ((None, None), INCONCLUSIVE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("states", "state"), [
+    ((CONFIRMED, CONFIRMED), CONFIRMED), ((CLEARED, CLEARED), CLEARED), ((CONFIRMED, CLEARED), CLEARED),
+    ((CONFIRMED, INCONCLUSIVE), INCONCLUSIVE), ((CONFIRMED, None), INCONCLUSIVE), ((None, None), INCONCLUSIVE),
+])  # fmt: skip
 def test_a_host_is_named_only_if_all_of_its_places_were_slow_again(states, state):
     measured = [Remeasured((place,), each, "x") for place, each in enumerate(states) if each is not None]
     found = PairEffects(SyntheticMatrix(8).matrix(), remeasured=measured)._judged(PairFinding("node", "bandwidth", (0, 1), 0.5, 12, 12))
@@ -266,8 +263,6 @@ def pair(kind, quantity, places, **more):
 
 
 WORDS = {
-    "slow node": (pair("node", "bandwidth", (1,)),
-        "node2 sends and receives at 51 % of what the others do (2 of 4 pairs): its NIC, cable or slot"),
     "slow node, all of its places": (pair("node", "bandwidth", (0, 1)),
         "node1 sends and receives at 51 % of what the others do (2 of 4 pairs): its NIC, cable or slot"),
     "slow sender": (pair("sender", "bandwidth", (1,), where="to other hosts"),

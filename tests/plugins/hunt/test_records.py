@@ -161,17 +161,13 @@ def test_any_other_value_is_refused_or_makes_a_round(kind, data, value):
         assert not np.isinf(matrix.bandwidth).any() and not (matrix.latency_s < 0).any()
 
 
-@pytest.mark.parametrize(
-    ("kind", "about", "problem"),
-    [
-        *(("hunt", about, "the list of places") for about in ({"a": 1}, {"places": []}, {"places": ["a", 3]}, {"places": "ab"})),
-        ("hunt", {"places": ["a"], "crossed": [1]}, "the links"),
-        *(("pairs", about, "places or sizes") for about in ({"a": 1}, [], {"places": ["a"]}, {"size_bytes": 0})),
-        ("pairs", {"latency_size_bytes": "8"}, "places or sizes"),
-        ("pairs", {"judged": [{**SUSPECT, "places": [4]}]}, "judged suspects"),
-        *((kind, {"hosts": hosts}, "list of hosts") for kind in ABOUT for hosts in (None, "abcd", ["a"], ["a", "b", "c", 4])),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "about", "problem"), [
+    *(("hunt", about, "the list of places") for about in ({"a": 1}, {"places": []}, {"places": ["a", 3]}, {"places": "ab"})),
+    ("hunt", {"places": ["a"], "crossed": [1]}, "the links"),
+    *(("pairs", about, "places or sizes") for about in ({"a": 1}, [], {"places": ["a"]}, {"size_bytes": 0})),
+    ("pairs", {"latency_size_bytes": "8"}, "places or sizes"), ("pairs", {"judged": [{**SUSPECT, "places": [4]}]}, "judged suspects"),
+    *((kind, {"hosts": hosts}, "list of hosts") for kind in ABOUT for hosts in (None, "abcd", ["a"], ["a", "b", "c", 4])),
+])  # fmt: skip
 def test_a_run_json_that_does_not_fit_is_refused(kind, about, problem, stored):
     whole = {**ABOUT[kind], **about} if isinstance(about, dict) and "a" not in about else about
     with pytest.raises(UsageError, match=rf"{problem}.*it was altered$"):
@@ -218,15 +214,10 @@ def test_the_matrix_has_the_sender_in_its_row(times):
     assert np.isnan(matrix.bandwidth[0]).all()
 
 
-@pytest.mark.parametrize(
-    ("forward", "backward", "speeds", "interval"),
-    [
-        (1e-6, 4e-6, (1e9, 2.5e8), (2e8, 5e8)),
-        (4e-6, 1e-6, (2.5e8, 1e9), (1e8, 4e8)),
-        (1e-6, None, (1e9, None), (1e8, 4e8)),
-        (None, 1e-6, (None, 1e9), (2e8, 5e8)),
-    ],
-)
+@pytest.mark.parametrize(("forward", "backward", "speeds", "interval"), [
+    (1e-6, 4e-6, (1e9, 2.5e8), (2e8, 5e8)), (4e-6, 1e-6, (2.5e8, 1e9), (1e8, 4e8)), (1e-6, None, (1e9, None), (1e8, 4e8)),
+    (None, 1e-6, (None, 1e9), (2e8, 5e8)),
+])  # fmt: skip
 def test_the_result_of_a_pair_has_both_speeds_and_the_interval_of_the_slower_direction(forward, backward, speeds, interval):
     one = a_pair_round(
         0, ((0, 1),), forward_s=(forward,), backward_s=(backward,), latency_s=(3e-6,), wrong=(7,),

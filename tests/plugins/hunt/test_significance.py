@@ -32,13 +32,10 @@ def outcome(trials):
     return counted(trials).outcome(FALSE_ALARM_RATE, LEAST)
 
 
-@pytest.mark.parametrize(
-    ("slow", "rounds", "slow_controls", "controls", "chance"),
-    [
-        (7, 7, 0, 7, 1 / 3432), (6, 6, 0, 6, 1 / 924), (3, 3, 0, 21, 1 / 2024), (7, 7, 1, 7, 8 / 3432),
-        (0, 7, 0, 7, 1.0), (3, 3, 3, 3, 1.0), (0, 0, 0, 0, 1.0), (3, 3, 0, 0, 1.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("slow", "rounds", "slow_controls", "controls", "chance"), [
+    (7, 7, 0, 7, 1 / 3432), (6, 6, 0, 6, 1 / 924), (3, 3, 0, 21, 1 / 2024), (7, 7, 1, 7, 8 / 3432), (0, 7, 0, 7, 1.0), (3, 3, 3, 3, 1.0),
+    (0, 0, 0, 0, 1.0), (3, 3, 0, 0, 1.0),
+])  # fmt: skip
 def test_the_chance_of_such_counts(slow, rounds, slow_controls, controls, chance):
     assert fisher(slow, rounds, slow_controls, controls) == pytest.approx(chance, rel=0.01)
 
@@ -59,21 +56,18 @@ def test_the_share_of_chance_of_more_suspects_takes_more_rounds_up_to_the_most()
     assert counted(noisy).outcome(FALSE_ALARM_RATE / 1000, LEAST) is RepeatOutcome.UNDECIDED
 
 
-@pytest.mark.parametrize(
-    ("case", "trials"),
-    [
-        ("one very slow round", [trial(3.0)]),
-        ("two rounds that agree exactly, as in the false confirmation of 74 % to 74 %", [trial(0.3), trial(0.3)]),
-        ("no controls", [trial(depth, ()) for depth in HALF]),
-        ("controls of another kind of path alone", [trial(depth, alike=False) for depth in HALF]),
-        ("controls as slow in the same rounds", [trial(depth, (depth,)) for depth in HALF]),
-        ("half of the controls as slow", [trial(depth, (0.0 if turn % 2 else depth,)) for turn, depth in enumerate(HALF)]),
-        ("slow in half of the rounds", [trial(depth if turn % 2 else 0.0) for turn, depth in enumerate(HALF)]),
-        ("a state probe that flipped in each round", [trial(depth, flipped=True) for depth in HALF]),
-        ("ranks that waited for a CPU for half of the time", [trial(depth, waits=0.5) for depth in HALF]),
-        ("a wide interval", [trial(depth) for depth in (0.4, 3.0, 0.4, 0.4, 4.0, 0.4, 0.4)]),
-    ],
-)
+@pytest.mark.parametrize(("case", "trials"), [
+    ("one very slow round", [trial(3.0)]),
+    ("two rounds that agree exactly, as in the false confirmation of 74 % to 74 %", [trial(0.3), trial(0.3)]),
+    ("no controls", [trial(depth, ()) for depth in HALF]),
+    ("controls of another kind of path alone", [trial(depth, alike=False) for depth in HALF]),
+    ("controls as slow in the same rounds", [trial(depth, (depth,)) for depth in HALF]),
+    ("half of the controls as slow", [trial(depth, (0.0 if turn % 2 else depth,)) for turn, depth in enumerate(HALF)]),
+    ("slow in half of the rounds", [trial(depth if turn % 2 else 0.0) for turn, depth in enumerate(HALF)]),
+    ("a state probe that flipped in each round", [trial(depth, flipped=True) for depth in HALF]),
+    ("ranks that waited for a CPU for half of the time", [trial(depth, waits=0.5) for depth in HALF]),
+    ("a wide interval", [trial(depth) for depth in (0.4, 3.0, 0.4, 0.4, 4.0, 0.4, 0.4)]),
+])  # fmt: skip
 def test_no_confirmation(case, trials):
     assert outcome(trials) is not RepeatOutcome.SLOW, case
 

@@ -34,21 +34,6 @@ def many(browser, tmp_path_factory):
     seen.page.close()
 
 
-@pytest.fixture
-def opened_matrix(either, tmp_path):
-    """Open the page of a matrix in each browser; afterwards it must not have written to the console."""
-    pages = []
-
-    def open_page(matrix):
-        pages.append(ObservedPage.opening(either.new_page(), write(tmp_path / "matrix.html", drawn(matrix))))
-        return pages[-1].page
-
-    yield open_page
-    for each in pages:
-        each.page.close()
-        assert each.said == []
-
-
 def wait_for_text(page, text):
     page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
@@ -160,11 +145,12 @@ def test_slow_unknown_and_wrong_pairs_and_those_measured_twice_are_reported(many
     assert texts[0][2] == usual
 
 
-def test_the_canvas_has_a_pixel_of_its_class_for_every_pair(opened_matrix):
+def test_the_canvas_has_a_pixel_of_its_class_for_every_pair_and_nothing_is_written_to_the_console(either, tmp_path):
     matrix = SyntheticMatrix(80).slow(7).matrix()
     matrix.wrong[3, 4] = matrix.wrong[4, 3] = 2
     matrix.bandwidth[5, 6] = np.nan
-    page = opened_matrix(matrix)
+    seen = ObservedPage.opening(either.new_page(), write(tmp_path / "matrix.html", drawn(matrix)))
+    page = seen.page
     pixels = page.locator("#pairs-0-bandwidth canvas").evaluate(
         "(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
     )
@@ -178,6 +164,8 @@ def test_the_canvas_has_a_pixel_of_its_class_for_every_pair(opened_matrix):
     assert found[5, 6].tolist() == found[8, 8].tolist() == [0, 0, 0, 0]
     label = page.locator("#pairs-0-bandwidth canvas").get_attribute("aria-label")
     assert label == "Bandwidth of 1 MiB messages between 80 nodes, every pair"
+    page.close()
+    assert seen.said == []
 
 
 def test_axe_finds_nothing_in_a_large_matrix(many, axe):

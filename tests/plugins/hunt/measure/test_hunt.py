@@ -14,8 +14,8 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places
 from collbench.plugins.hunt.protocol import RoundRequest
-from collbench.plugins.hunt.records import PairRound, read_hunt
-from collbench.plugins.hunt.round_runner import no_groups, of_pairs
+from collbench.plugins.hunt.records import read_hunt
+from collbench.plugins.hunt.round_runner import no_groups
 from collbench.plugins.hunt.tasks import HuntTask, ceiling_of_rounds, nodes_of
 from collbench.results.reader import read_run
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
@@ -115,19 +115,14 @@ def test_a_group_is_as_slow_as_its_slowest_rank_and_may_be_asked_for_again(hunt)
 def test_inside_reduces_among_the_ranks_of_each_place(hunt, monkeypatch):
     nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
     monkeypatch.setattr("collbench.plugins.hunt.tasks.places_of", lambda *launch: nodes)
-    found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
-    inside, whole, pair = found.rounds
+    found = hunt(ask("pairs", (0, 2)), ask("inside", (0,), (2,)), ask("groups", (0, 1)))
+    pair, inside, whole = found.rounds
     assert inside.speed_bytes_per_s == pytest.approx((reduced(2), reduced(2)), rel=0.1)
     assert whole.speed_bytes_per_s == pytest.approx((reduced(4),), rel=0.1)
     assert pair.speed_bytes_per_s == pytest.approx((2 * ALONE,), rel=0.1)  # of both ranks
     assert (found.about["by"], found.about["ranks_per_place"]) == ("node", 2)
     assert "each node takes part with 2 ranks, the most that all have: 1 rank idle" in found.listener.notes
-
-
-def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt, monkeypatch):
-    nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)))
-    monkeypatch.setattr("collbench.plugins.hunt.tasks.places_of", lambda *launch: nodes)
-    assert hunt(ask("pairs", (0, 1))).about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S
+    assert found.about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S  # all ranks of two nodes together reach twice one link
 
 
 def test_the_managers_names_of_nodes_are_kept_each_once():
@@ -175,21 +170,10 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt, monkeypatch, tmp_p
     assert acted == [] and read_hunt(read_run(tmp_path / "run")).about["verdict"] is None
 
 
-def test_the_interval_of_a_pair_is_that_of_its_slower_direction():
-    met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
-                    (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
-    one = of_pairs(0, ask("pairs", (0, 1), (2, 3)), [met], 120)
-    assert (one.speed_bytes_per_s, one.backward_bytes_per_s) == ((120.0, 30.0), (60.0, 120.0))
-    assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
-
-
-def test_where_ranks_wait_for_a_core_no_ceiling_is_set_against_their_times():
+def test_where_ranks_wait_for_a_core_there_is_no_ceiling_and_a_plan_that_is_refused_leaves_no_folder(hunt, tmp_path):
     session = SimpleNamespace(records=[SimpleNamespace(kind="pairs")])
     runner = SimpleNamespace(flags=("oversubscribed",), context=SimpleNamespace(backend=None), places=None)
     assert ceiling_of_rounds(session, runner) is None
-
-
-def test_a_plan_that_is_refused_leaves_no_folder(hunt, tmp_path):
     with pytest.raises(UsageError, match=r"^--cover-links: "):
         hunt(refusal="--cover-links: none of its hosts is here")
     assert not (tmp_path / "run").exists()

@@ -31,20 +31,14 @@ def world_of(*said):
                            allgather=lambda mine, what: list(said))  # fmt: skip
 
 
-def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own():
-    said = [
-        {
-            "eth0": {"IPv4": f"10.0.0.{n}", "IPv6": f"fd00::{n}"},
-            "eth1": {"IPv6": f"fd01::{n}", **({"IPv4": "10.1.0.1"} if n == 1 else {})},
-            "docker0": {"IPv4": "172.17.0.1"},
-            **({"ib0": {"IPv4": "10.2.0.1"}} if n == 1 else {}),
-        }
-        for n in (1, 2, 3)
-    ]
+def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own_and_none_for_ranks_that_share_them():
+    said = []
+    for n in (1, 2, 3):
+        eth0 = {"IPv4": f"10.0.0.{n}", "IPv6": f"fd00::{n}"}
+        said.append({"eth0": eth0, "eth1": {"IPv6": f"fd01::{n}"}, "docker0": {"IPv4": "172.17.0.1"}})
+    said[0]["eth1"]["IPv4"] = "10.1.0.1"
+    said[0]["ib0"] = {"IPv4": "10.2.0.1"}
     assert rails_of(world_of(*said), NODES) == {"eth0": ("10.0.0.1", "10.0.0.2", "10.0.0.3"), "eth1": ("fd01::1", "fd01::2", "fd01::3")}
-
-
-def test_paired_ranks_share_interfaces_so_there_are_none_to_choose():
     assert rails_of(world_of(), Places("rank", ("rank 0 (a)", "rank 1 (a)"), ("a", "a"), ((0,), (1,)))) == {}
 
 

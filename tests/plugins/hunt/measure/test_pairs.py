@@ -105,10 +105,12 @@ def test_a_round_shows_how_it_was_measured(play):
     assert all(low <= value <= high for value, (low, high) in zip(one.forward_s, one.forward_ci_s, strict=True))
 
 
-def test_at_most_so_many_at_once(play):
-    found = play(4, concurrent=1)
-    assert [len(one.pairs) for one in found.rounds] == [1] * 6 and [one.round for one in found.rounds] == list(range(6))
+def test_at_most_so_many_at_once_when_suspects_are_measured_again_too(play):
+    found = play(4, again=[[(1, 3), (0, 2)]], concurrent=1)
+    first = [one for one in found.rounds if not one.again]
+    assert [len(one.pairs) for one in first] == [1] * 6 and [one.round for one in first] == list(range(6))
     assert not any("pairs_at_once" in one.flags for one in found.rounds)
+    assert [(one.round, one.pairs) for one in found.rounds if one.again] == [(6, ((1, 3),)), (6, ((0, 2),))]
 
 
 def test_one_to_all(play):
@@ -156,11 +158,6 @@ def test_suspects_are_measured_again_in_the_rounds_that_are_asked_for(play):
     assert found.about["measured"] == 6
     assert found.listener.played == [[one.pairs for one in found.rounds[:3]], [((1, 3), (0, 2))], [((0, 1),)]]
     assert found.listener.notes.count("suspects are measured again next to control pairs before a node or pair is reported") == 1
-
-
-def test_suspects_are_measured_again_with_no_more_pairs_at_once_than_allowed(play):
-    found = play(4, again=[[(1, 3), (0, 2)]], concurrent=1)
-    assert [(one.round, one.pairs) for one in found.rounds if one.again] == [(6, ((1, 3),)), (6, ((0, 2),))]
 
 
 @pytest.mark.parametrize(("result", "code"), [("nobody", 0), ("confirmed", 1), ("no verdict", 3)])
@@ -220,35 +217,29 @@ def test_without_verification_nothing_is_reported_of_the_data(play):
     assert all(one.wrong == (None,) for one in found.rounds) and np.isnan(found.matrix.wrong).all()
 
 
-def test_nodes_meet_with_as_many_ranks_as_the_smallest_has():
+def test_nodes_meet_with_as_many_ranks_as_the_smallest_has_and_one_to_all_means_the_node_of_the_rank():
     places = places_of(PairsRequest(LAUNCH), ("a", "b", "c"), [[0, 3], [1, 4, 6], [2, 5]])
     assert (places.by, places.names, places.rests, places.width) == ("node", ("a", "b", "c"), 1, 2)
     assert places.groups([(0, 1)]) == ((0, 1), (3, 4)) and places.groups([(0, 1)], backward=True) == ((1, 0), (4, 3))
     ranks = places_of(PairsRequest(LAUNCH, by="rank"), ("a", "b"), [[0, 2], [1]])
     assert ranks.names == ("rank 0 (a)", "rank 1 (b)", "rank 2 (a)") and ranks.hosts == ("a", "b", "a")
     assert ranks.groups([(0, 2)]) == ((0, 2),)
+    one_to_all, by_host = PairsRequest(LAUNCH, one_to_all=3), [[0, 1], [2, 3], [4, 5]]  # that is the node of the rank
+    assert schedule_of(one_to_all, places_of(one_to_all, ("a", "b", "c"), by_host), by_host, 0).center == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "by_host", "sentence"),
-    [
-        ({}, [[0]], "pairs needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)"),
-        ({"by": "node"}, [[0, 1]], "--by node needs two nodes, but all ranks are on h0: start ranks on more nodes, or use --by rank"),
-        ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 exceeds the partners of each of 4 ranks: use 1 to 3"),
-        ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 exceeds the partners of each of 2 nodes: use 1"),
-        ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: not a valid rank of 4: use 0 to 3"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "by_host", "sentence"), [
+    ({}, [[0]], "pairs needs two ranks, but this launch has one: start more (without a launcher: --ranks 2)"),
+    ({"by": "node"}, [[0, 1]], "--by node needs two nodes, but all ranks are on h0: start ranks on more nodes, or use --by rank"),
+    ({"sample": 4}, [[0, 1, 2, 3]], "--sample 4 exceeds the partners of each of 4 ranks: use 1 to 3"),
+    ({"sample": 2}, [[0, 1], [2, 3]], "--sample 2 exceeds the partners of each of 2 nodes: use 1"),
+    ({"one_to_all": 4}, [[0, 1, 2, 3]], "--one-to-all 4: not a valid rank of 4: use 0 to 3"),
+])  # fmt: skip
 def test_what_does_not_fit_the_launch_is_refused(asked, by_host, sentence):
     request, hosts = PairsRequest(LAUNCH, **asked), [f"h{i}" for i in range(len(by_host))]
     with pytest.raises(UsageError) as refusal:
         schedule_of(request, places_of(request, hosts, by_host), by_host, 0)
     assert str(refusal.value) == sentence
-
-
-def test_one_to_all_of_nodes_is_the_node_of_the_rank():
-    asked, by_host = PairsRequest(LAUNCH, one_to_all=3), [[0, 1], [2, 3], [4, 5]]
-    assert schedule_of(asked, places_of(asked, ("a", "b", "c"), by_host), by_host, 0).center == 1
 
 
 @given(st.integers(2, 40), st.floats(0.01, 2000), st.integers(1, 30) | st.none(), st.none() | st.integers(1, 20))

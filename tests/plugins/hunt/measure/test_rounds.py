@@ -14,13 +14,14 @@ from collbench.plugins.hunt import disturbances
 from collbench.plugins.hunt.disturbances import Disturbance, largest, monitor_round
 from collbench.plugins.hunt.places import PairsRequest
 from collbench.plugins.hunt.protocol import GroupFigure, RoundRequest, hunt_round
-from collbench.plugins.hunt.records import PairRound, read_pairs
+from collbench.plugins.hunt.records import read_pairs
 from collbench.plugins.hunt.round_runner import of_pairs, pair_times
 from collbench.plugins.hunt.tasks import PairsTask
 from collbench.results.reader import read_run
 from tests.cli.command import run_here
 from tests.helpers import make_case
 from tests.measure.test_run import test_every_measuring_command_has_it_and_its_twin as check_command
+from tests.plugins.hunt.test_records import a_pair_round
 
 SWEEP = Sweep((), None, ())
 GROUPS = ((0, 2), (1, 3), (4, 6), (5, 7))  # two pairs of nodes with two ranks each
@@ -28,22 +29,13 @@ SIZE = 1000
 ASKED = RoundRequest("pairs", ((2, 3), (0, 1)), "again", "cross-check")
 
 
-def of_wrong(*wrong):
-    n = len(wrong)
-    nothing, none = (None,) * n, ((None, None),) * n
-    return PairRound(0, ((0, 1),) * n, nothing, none, nothing, none, nothing, none, wrong, nothing)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "measured", "result", "code"),
-    [
-        ((0, 0), 2, "nobody", 0), ((None, None), 2, "nobody", 0), ((0, 0), 2, "confirmed", 1), ((0, 0), 2, "no verdict", 3),
-        ((0, 5), 2, "nobody", 4), ((0, 5), 2, "confirmed", 4), ((None, None), 0, "nobody", 2),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("wrong", "measured", "result", "code"), [
+    ((0, 0), 2, "nobody", 0), ((None, None), 2, "nobody", 0), ((0, 0), 2, "confirmed", 1), ((0, 0), 2, "no verdict", 3),
+    ((0, 5), 2, "nobody", 4), ((0, 5), 2, "confirmed", 4), ((None, None), 0, "nobody", 2),
+])  # fmt: skip
 def test_the_exit_code(wrong, measured, result, code):
-    rounds = of_wrong(*wrong)
-    rounds = rounds if measured else rounds.replace(na=("no such pair",) * len(wrong))
+    na = (None if measured else "no such pair",) * len(wrong)
+    rounds = a_pair_round(0, ((0, 1),) * len(wrong), wrong=wrong, na=na)
     task = PairsTask(PairsRequest(Request("pairs", SWEEP, ("simulated",))), None, result=result)
     assert task.exit_code([rounds]) == code
 
@@ -73,30 +65,10 @@ def test_wrong_data_belongs_to_the_pair_of_nodes_of_the_rank(rank, wrong):
     assert [detail is not None for detail in found.wrong_detail] == [bool(each) for each in wrong]
 
 
-def measured(pairs, forward, backward, **changes):
-    """Every pair takes so many seconds each way, 10 % more or less."""
-    n = len(pairs)
-    interval = lambda seconds: ((seconds * 0.9, seconds * 1.1),) * n  # noqa: E731
-    actual = {
-        "round": 0, "pairs": pairs, "latency_s": (1e-6,) * n, "latency_ci_s": interval(1e-6), "forward_s": (forward,) * n,
-        "forward_ci_s": interval(forward), "backward_s": (backward,) * n, "backward_ci_s": interval(backward), "wrong": (0,) * n,
-        "na": (None,) * n,
-    }  # fmt: skip
-    return PairRound(**{**actual, **changes})
-
-
-@pytest.mark.parametrize(("forward", "backward"), [(1.0, 2.0), (2.0, 1.0)])
-def test_the_interval_is_that_of_the_slower_direction_lower_end_first(forward, backward):
-    found = of_pairs(4, ASKED, [measured(((0, 1), (2, 3)), forward, backward)], SIZE)
-    assert found.speed_bytes_per_s == pytest.approx((SIZE / forward,) * 2)
-    assert found.backward_bytes_per_s == pytest.approx((SIZE / backward,) * 2)
-    assert found.low_bytes_per_s == pytest.approx((SIZE / 2.2,) * 2) and found.high_bytes_per_s == pytest.approx((SIZE / 1.8,) * 2)
-
-
 def test_figures_are_in_the_order_of_the_groups_or_have_a_reason_for_every_group():
     rounds = [
-        measured(((0, 1),), 1.0, 1.0, flags=("few_samples",), cpu_wait=(0.25,), flipped=(True,)),
-        measured(((2, 3),), 4.0, 4.0, wrong=(7,), wrong_detail=("rank 3: 7 wrong elements",)),
+        a_pair_round(0, ((0, 1),), 1.0, flags=("few_samples",), cpu_wait=(0.25,), flipped=(True,)),
+        a_pair_round(0, ((2, 3),), 4.0, wrong=(7,), wrong_detail=("rank 3: 7 wrong elements",)),
     ]
     found = of_pairs(4, ASKED, rounds, SIZE)
     assert found.speed_bytes_per_s == pytest.approx((250.0, 1000.0))
@@ -113,28 +85,19 @@ def test_the_worst_rank_of_a_pair_counts():
     assert largest(ranks, [7]) == Disturbance(0.0, False)
 
 
-def of_round(monkeypatch, waited, probed):
-    """A round of 1000 ns, with the kernel's counter and the state probe before and after it."""
-    clock = iter([0, 1000])
+@pytest.mark.parametrize(("waited", "probed_after", "share", "flipped"), [
+    ([100, 350], 1e-7, 0.25, False), ([100, 100], 1e-7, 0.0, False), ([0, 5000], 1e-7, 1.0, False), ([None, None], 1e-7, 0.0, False),
+    ([500, 100], 1e-7, 0.0, False), ([0, 0], 3e-7, 0.0, True), ([0, 0], None, 0.0, False),
+])  # fmt: skip
+def test_the_share_of_the_time_without_a_cpu_and_a_state_probe_that_changes_disturb(monkeypatch, waited, probed_after, share, flipped):
+    """In a round of 1000 ns, with the kernel's counter and the state probe before and after it."""
+    clock, probed = iter([0, 1000]), [1e-7, probed_after]
     monkeypatch.setattr(disturbances.time, "monotonic_ns", lambda: next(clock))
     monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
-    world = SimpleNamespace(gather=lambda mine, what: [mine])
-    probe = SimpleNamespace(measure=lambda: probed.pop(0))
+    world, probe = SimpleNamespace(gather=lambda mine, what: [mine]), SimpleNamespace(measure=lambda: probed.pop(0))
     with monitor_round(world, probe) as ranks:
         pass
-    return largest(ranks, [0])
-
-
-@pytest.mark.parametrize(
-    ("waited", "share"), [([100, 350], 0.25), ([100, 100], 0.0), ([0, 5000], 1.0), ([None, None], 0.0), ([500, 100], 0.0)]
-)
-def test_the_share_of_the_time_that_a_rank_waited_for_a_cpu(monkeypatch, waited, share):
-    assert of_round(monkeypatch, waited, [1e-7, 1e-7]) == Disturbance(share, False)
-
-
-def test_a_state_probe_that_changes_is_a_flip(monkeypatch):
-    assert of_round(monkeypatch, [0, 0], [1e-7, 3e-7]).flipped
-    assert not of_round(monkeypatch, [0, 0], [1e-7, None]).flipped
+    assert largest(ranks, [0]) == Disturbance(share, flipped)
 
 
 def test_pairs_have_it_and_its_twin(tmp_path):
