@@ -28,11 +28,9 @@ from tests.conftest import needs_all_plugins
 GOLDEN = {False: ROOT / "tests/golden/api.txt", True: ROOT / "tests/golden/api_of_plugins.txt"}  # by whether plug-ins add the names
 # Options of the command that make no sense in Python, or only for launchers and terminals.
 PLAIN = (
-    "report reports/first-run",
-    "compare reports/regression/before reports/regression/after",
-    "gate --verdict reports/gate-trials/link-0/verdict.json",
-    "runs reports",
-)
+    "report reports/first-run", "compare reports/regression/before reports/regression/after",
+    "gate --verdict reports/gate-trials/link-0/verdict.json", "runs reports",
+)  # fmt: skip
 
 
 def _signatures(of_plugins: bool) -> str:

@@ -56,10 +56,8 @@ def test_csv() -> None:
     assert list(first) == csv_columns()
     assert (first["run"], first["size_bytes"], first["time_p50_s"], first["in_place"]) == ("run-1", "67108864", "0.002399", "false")
     assert (first["ceiling_bytes_per_s"], first["ceiling_limited_by"], first["percent_of_ceiling"]) == (
-        "50000000000.0",
-        "NIC 4×100 Gb/s",
-        "84.0",
-    )
+        "50000000000.0", "NIC 4×100 Gb/s", "84.0",
+    )  # fmt: skip
     assert (first["flags"], first["canary_before_s"], first["canary_after_s"]) == ("target_missed few_samples", "1e-09", "")
     assert (second["na"], second["time_p50_s"], second["wrong"]) == ('no "bfloat16", sorry?really', "", "")
     assert json.loads(third["slowest_ranks"]) == {"count": 3}

@@ -61,10 +61,8 @@ def test_nothing_is_reported_where_there_is_nothing_but_skew_also_without_arrays
     assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
     row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
     assert texts([Run(Path("run"), rows=[row])], []) == [
-        "",
-        "ranks that finish last",
-        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
-    ]
+        "", "ranks that finish last", "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
+    ]  # fmt: skip
     # the skew of a window is a part of the window s time
     windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
     assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
@@ -214,9 +212,7 @@ def test_reports_of_stored_runs_have_it_as_a_section_and_no_control_characters()
 def test_a_forced_choice_is_named_in_nccl_tests_text() -> None:
     text = printed([SWEEP[0], SWEEP[3], row(8, 1e-6, None, "ll", registration="symmetric"), SWEEP[9]], "nccl-tests")
     assert [line.partition(": ")[2] for line in text.splitlines() if "starting" in line] == [
-        "allreduce on nccl, isolated, fixed buffers",
-        "allreduce on nccl, isolated, fixed buffers, ring/simple",
-        "allreduce on nccl, isolated, fixed buffers, registration symmetric, ll",
-        "allreduce on nccl, isolated, fixed buffers, nvls/ll",
-    ]
+        "allreduce on nccl, isolated, fixed buffers", "allreduce on nccl, isolated, fixed buffers, ring/simple",
+        "allreduce on nccl, isolated, fixed buffers, registration symmetric, ll", "allreduce on nccl, isolated, fixed buffers, nvls/ll",
+    ]  # fmt: skip
     assert "# n/a: allreduce 8 B nccl float32 sum nvls/ll: no NVLS here\n" in text

@@ -187,10 +187,8 @@ def test_a_lost_samples_bin_costs_only_the_samples(tmp_path: Path) -> None:
 def test_gauges_of_gpus_are_counters_of_their_host(tmp_path: Path) -> None:
     state = {"sm_mhz": 1980, "power_w": 612.5, "temperature_c": None, "slowed_by": ["power"], "other": 1}
     telemetry = {
-        "kind": "telemetry",
-        "utc": "2026-11-21T07:00:02.000Z",
-        "hosts": {"node1": [{"monotonic_s": 77.0, "gpus": {"17:00": state}}]},
-    }
+        "kind": "telemetry", "utc": "2026-11-21T07:00:02.000Z", "hosts": {"node1": [{"monotonic_s": 77.0, "gpus": {"17:00": state}}]},
+    }  # fmt: skip
     events, _ = trace_of(run_of(tmp_path / "run", [], [telemetry]))
     assert [(each["name"], each["ts"], each["args"]) for each in of_kind(events, "telemetry")] == [
         ("17:00 SM clock", 2e6, {"MHz": 1980.0}), ("17:00 power", 2e6, {"W": 612.5}), ("17:00 throttled", 2e6, {"reasons": 1}),

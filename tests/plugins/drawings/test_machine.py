@@ -163,11 +163,9 @@ def test_switches_below_switches() -> None:
     pci = (bridge("0000:10:00.0", None, 0, "bridge"), bridge("0000:11:00.0", "0000:10:00.0", 0), *ports, *inner)
     gpus = tuple(Gpu(device.address, index, device.address) for index, device in enumerate(each for each in pci if each.kind == "gpu"))
     machine = Machine(
-        numa_nodes=(NumaNode(0),),
-        pci=(*pci, nic_device("0000:40:00.0", "0000:12:02.0", 0)),
-        gpus=gpus,
+        numa_nodes=(NumaNode(0),), pci=(*pci, nic_device("0000:40:00.0", "0000:12:02.0", 0)), gpus=gpus,
         nics=(Nic("mlx5_0", "0000:40:00.0"),),
-    )
+    )  # fmt: skip
     root = drawn(machine)
     assert len(with_class(root, "rect", "switch")) == 3
     assert {"PCIe switch 0000:11:00.0", "PCIe switch 0000:20:00.0", "PCIe switch 0000:30:00.0"} <= set(texts(root))

@@ -68,10 +68,8 @@ def test_what_limits_is_in_the_table_of_parts(tmp_path: Path) -> None:
     assert made.charts[0].caption.endswith("Marked as limiting: NVLink 18×25 GB/s; NIC 8×400 Gb/s.")
     parts = {row[0]: row for row in made.charts[0].table.rows}
     assert parts["GPU 0"] == [
-        "GPU 0",
-        "0000:18:00.0, H100 80GB HBM3, 80 GiB, PCIe Gen5 x16; NVLink: 18 to a switch, each 26.6 GB/s",
-        "limits",
-    ]
+        "GPU 0", "0000:18:00.0, H100 80GB HBM3, 80 GiB, PCIe Gen5 x16; NVLink: 18 to a switch, each 26.6 GB/s", "limits",
+    ]  # fmt: skip
     assert parts["NIC mlx5_0 (ib0)"][2] == "limits" and parts["processors"][2] == ""
 
 

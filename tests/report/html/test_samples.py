@@ -216,12 +216,7 @@ def test_cases_are_at_their_time_in_any_stored_order() -> None:
     )
     assert chart.spots[1].text == "10 s, allreduce 16 B nccl: state probe 80 → 240 ns, stolen 3.0 %, preemptions 3, unstable state"
     assert chart.spots[0].x < chart.spots[1].x
-    for words in (
-        ">state probe in ns, before and after<",
-        ">CPU time stolen in %<",
-        ">preemptions<",
-        ">s since the start of the run<",
-    ):
+    for words in (">state probe in ns, before and after<", ">CPU time stolen in %<", ">preemptions<", ">s since the start of the run<"):
         assert words in chart.drawing
     (triangle,) = triangles(chart)
     assert triangle == pytest.approx(chart.spots[1].x, abs=0.1)

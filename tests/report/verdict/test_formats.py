@@ -62,10 +62,8 @@ def test_twenty_rows_are_open_and_all_are_below() -> None:
 def test_a_group_is_listed_once_those_that_did_not_pass_first() -> None:
     text = markdown(verdict(groups=(group(), group("no verdict", "gather"), group("confirmed", "reduce"))))
     assert [line.split(" | ")[2].split()[0] for line in text.splitlines() if ", large messages |" in line] == [
-        "reduce",
-        "gather",
-        "allreduce",
-    ]
+        "reduce", "gather", "allreduce",
+    ]  # fmt: skip
     slow, fine = group("confirmed", "broadcast"), group()
     text = markdown(verdict(groups=(slow, fine), suspicions=(suspicion(kind="group", name=slow.name, case={}),)))
     assert [text.count(each.name) for each in (slow, fine)] == [1, 1]

@@ -76,10 +76,7 @@ def test_what_is_printed_follows_format_and_style() -> None:
     }
     assert first == {
         ("table", "collbench"): "passed",
-        (
-            "github",
-            "prolog",
-        ): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cases",
+        ("github", "prolog"): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cases",
         ("table", "nagios"): next(iter(verdict_lines(verdict(), "table", "nagios"))).text,
     }
     assert json.loads(next(iter(verdict_lines(verdict(), "json", "collbench"))).text)["result"] == "passed"

@@ -141,11 +141,7 @@ def test_without_a_suite_it_is_written_first_and_what_no_suite_measures_has_none
 def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
     change = Change(Item.of("software", 'mpi "x" [1]'), "4", "5")
     given = verdict(
-        **{
-            **SUSPECTED,
-            "reasons": (UnexpectedChange(Difference(change.item, change.before, change.after)), *AGAIN),
-            "changes": (change,),
-        }
+        **{**SUSPECTED, "reasons": (UnexpectedChange(Difference(change.item, change.before, change.after)), *AGAIN), "changes": (change,)}
     )
     lines = commands_of(given)
     assert lines[0] == "next: if the change is intended, announce it in changes.toml:"
