@@ -1,7 +1,5 @@
 """Frames as text of any width, CSV and JSON lines."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
