@@ -33,12 +33,21 @@ SLOT = PcieLimit(generation=4, lanes=16)
 NVLINK = ceiling_of(450e9, GpuLinkLimit(link="NVLink", count=18, bytes_per_s=25e9))
 
 
-def shown(folder: Path, machines: Sequence[Machine], ceiling: Ceiling = NVLINK, also: dict[str, object] | None = None) -> Section:
-    path = store(folder / "run", [make_row(ceiling=ceiling)], hosts=[machine.hostname for machine in machines])
+def shown(folder: Path, machines: Sequence[Machine], *ceilings: Ceiling, also: dict[str, object] | None = None) -> Section:
+    path = store(
+        folder / "run", [make_row(ceiling=ceiling) for ceiling in ceilings or (NVLINK,)], hosts=[machine.hostname for machine in machines]
+    )
     (path / "topology.json").write_text(json.dumps({**topology_json(machines), **(also or {})}))
     made = section(Material([read_run(path)], folder / "page.html"))
     assert made is not None
     return made
+
+
+def test_what_limits_is_in_the_table_of_parts(tmp_path: Path) -> None:
+    (chart,) = shown(tmp_path, [dgx()], NVLINK, ceiling_of(400e9, EIGHT)).charts
+    assert chart.caption.endswith("Marked as limiting: NVLink 18×25 GB/s; NIC 8×400 Gb/s.")
+    marks = {row[0]: row[2] for row in chart.table.rows}
+    assert (marks["GPU 0"], marks["NIC mlx5_0 (ib0)"], marks["processors"]) == ("limits", "limits", "")
 
 
 @pytest.mark.parametrize(("ceiling", "marks"), [
