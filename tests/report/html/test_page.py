@@ -116,13 +116,6 @@ def test_a_comparison_of_several_operations_begins_with_all_cases_and_then_the_o
     assert titles[:2] == ["after against before: time, case by case", "broadcast: bus bandwidth over message size"]
 
 
-def test_it_replaces_the_old_page_and_leaves_nothing_beside_it(material: Material, tmp_path: Path) -> None:
-    material.where.write_text("old")
-    page.write_html(material)
-    assert material.where.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert {path.name for path in tmp_path.iterdir()} == {"page.html", "run<b>"}
-
-
 def shown(page: Path, *runs: Path) -> Section:
     return section(Material([read_run(run) for run in runs], page))
 
