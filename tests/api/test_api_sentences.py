@@ -1,7 +1,5 @@
 """Errors of the Python API; those of the commands behind it are in other families."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

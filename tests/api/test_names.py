@@ -1,11 +1,8 @@
 """The exported names and signatures of the API, byte for byte (COLLBENCH_GOLDEN=1 writes them), its page, and what an import loads."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pkgutil
-import pydoc
 import re
 import subprocess
 import sys
@@ -26,13 +23,10 @@ from tests.cli.command import ROOT, run
 from tests.conftest import needs_all_plugins
 
 GOLDEN = {False: ROOT / "tests/golden/api.txt", True: ROOT / "tests/golden/api_of_plugins.txt"}  # by whether plug-ins add the names
-# Options of the command that make no sense in Python, or only for launchers and terminals.
 PLAIN = (
-    "report reports/first-run",
-    "compare reports/regression/before reports/regression/after",
-    "gate --verdict reports/gate-trials/link-0/verdict.json",
-    "runs reports",
-)
+    "report reports/first-run", "compare reports/regression/before reports/regression/after",
+    "gate --verdict reports/gate-trials/link-0/verdict.json", "runs reports",
+)  # fmt: skip
 
 
 def _signatures(of_plugins: bool) -> str:
@@ -53,13 +47,6 @@ def _signatures(of_plugins: bool) -> str:
         elif inspect.isfunction(found) and (not name.startswith("_") or name in ("__len__", "__getitem__")):
             lines.append(f"Runs.{name}{inspect.signature(found)}".replace("'", ""))
     return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("name", ["measure", "gate"])
-def test_help_of_a_function_describes_it(name: str) -> None:
-    function = getattr(collbench, name)
-    page = pydoc.plain(pydoc.render_doc(function))
-    assert inspect.isfunction(function) and function.__doc__.partition("\n")[0] in page and f"{name}(" in page
 
 
 @pytest.mark.parametrize("of_plugins", [False, pytest.param(True, marks=needs_all_plugins)], ids=["core", "plug-ins"])
@@ -133,7 +120,7 @@ def test_neither_the_package_nor_the_api_imports_pandas_before_a_table_is_made()
 PAGE = reference_pages()["reference/api.md"]
 
 
-def test_all_exported_names_are_described() -> None:
+def test_all_exported_names_methods_and_columns_are_described() -> None:
     for name in FUNCTIONS:
         own = PAGE.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
         parameters = inspect.signature(getattr(collbench, name)).parameters
@@ -141,9 +128,6 @@ def test_all_exported_names_are_described() -> None:
         assert all(f"`{each}`" in own for each in parameters)
     described = {*FUNCTIONS, "Runs", *re.findall(r"^\| `(\w+)` \| `\d` \|", PAGE, re.MULTILINE), "__version__"}
     assert described == set(collbench.__all__)
-
-
-def test_all_methods_and_columns_are_described() -> None:
     methods = {name for name, found in vars(collbench.Runs).items() if inspect.isfunction(found) and not name.startswith("_")}
     assert all(f"| `{name}(" in PAGE for name in methods)
     for name, columns in frames.columns_of().items():

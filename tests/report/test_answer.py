@@ -1,8 +1,5 @@
 """The answer of a run agrees with its rows, and no line of a table or answer is wider than the terminal."""
 
-from __future__ import annotations
-
-import io
 import re
 from functools import cache
 from pathlib import Path
@@ -16,7 +13,7 @@ from msgspec.structs import replace
 from collbench.analysis.health import SeriesCheck, verdict_of
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import LEAST_RATE_BYTES, Ceiling, ceiling_from_rate
-from collbench.report import runs as report
+from collbench.report import runs
 from collbench.report.answer import HeadlineRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, DEFAULT_VIEW, View, check_columns, parse_columns
 from collbench.report.plan import PlanSummary, in_print_order
@@ -26,7 +23,7 @@ from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
 from tests.cli.command import run_here
 from tests.conftest import needs_plugin
-from tests.report.golden import live
+from tests.report.golden import live, report_of
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured, store
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -127,10 +124,8 @@ def test_no_figure_is_cut(width: int | None, known: bool) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_the_whole_report_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_room", lambda stream: width)
-    out = io.StringIO()
-    report.report_run([REPORTS / "first-run"], None, "table", out, err=io.StringIO())
-    assert max(map(len, out.getvalue().splitlines())) <= width
+    monkeypatch.setattr(runs, "_room", lambda stream: width)
+    assert max(map(len, report_of(REPORTS / "first-run")[0].splitlines())) <= width
 
 
 @pytest.mark.parametrize(("width", "titles"), [
@@ -191,15 +186,10 @@ def test_one_remedy_per_table_and_all_of_them_if_wanted(known: bool) -> None:
     ]  # fmt: skip
 
 
-def test_quiet_leaves_rows_and_answers() -> None:
-    rows = [make_row(flags=("simulated",)), make_row(8, wrong=None)]
-    lines = table(rows, None, View(quiet=True))
-    assert [line.split("  ")[0] or line.split()[0] for line in lines[3:] if line] == ["64 MiB", "8", "allreduce over nccl"]
-    report_lines = io.StringIO()
-    report.report_run([REPORTS / "first-run"], None, "table", report_lines, err=io.StringIO(), view=View(quiet=True))
-    ends = [line for line in report_lines.getvalue().splitlines() if line]
-    assert ends[0].startswith("first-run") and ends[-1].startswith(" 64 MiB")
-    assert not any(line.startswith(("quality: ", "next: ", "CI: ", "blank: ")) for line in ends)
+def test_quiet_leaves_the_rows_of_a_report() -> None:
+    lines = [line for line in report_of(REPORTS / "first-run", view=View(quiet=True))[0].splitlines() if line]
+    assert lines[0].startswith("first-run") and lines[-1].startswith(" 64 MiB")
+    assert not any(line.startswith(("quality: ", "next: ", "CI: ", "blank: ")) for line in lines)
 
 
 def test_columns_can_be_chosen_and_added() -> None:
@@ -219,7 +209,7 @@ def test_columns_can_be_chosen_and_added() -> None:
 ])  # fmt: skip
 def test_an_unknown_column_of_a_run_is_refused_with_those_of_its_kind(folder: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        report.report_run([REPORTS / folder], None, "table", io.StringIO(), err=io.StringIO(), view=View(("nope",)))
+        report_of(REPORTS / folder, view=View(("nope",)))
     for text in ("p98", "size,", "", "size;time"):
         with pytest.raises(UsageError, match=r"choose from size, time, .*, quality, or a column of `--format csv`"):
             check_columns(parse_columns(text)[0])
@@ -242,9 +232,8 @@ def test_every_declared_column_can_be_chosen() -> None:
 
 @needs_plugin("kv")
 def test_columns_of_another_kind_of_run_can_be_chosen() -> None:
-    out = io.StringIO()
-    report.report_run([REPORTS / "kv"], None, "table", out, err=io.StringIO(), view=View(("method", "n", "percent_of_link")))
-    lines = [re.split("  +", line.strip()) for line in out.getvalue().splitlines()[2:4]]
+    out, _ = report_of(REPORTS / "kv", view=View(("method", "n", "percent_of_link")))
+    lines = [re.split("  +", line.strip()) for line in out.splitlines()[2:4]]
     assert lines == [["method", "n", "of link"], ["writev", "60", "–"]]
 
 
@@ -273,9 +262,8 @@ def test_a_reports_first_or_last_lines_are_the_answer_and_another_limit_begins_a
     assert [title.rpartition("limited by ")[2] for title in titles] == ["NIC 4×100 Gb/s", "memory copy and sum"]
     shown = live([make_row()], run="runs/x").splitlines()
     assert [line.partition(" ")[0] for line in shown[-4:]] == ["", "allreduce", "quality:", "next:"]
-    first = io.StringIO()
-    report.report_run([store(tmp_path / "run", [make_row()])], None, "table", first, err=io.StringIO())
-    assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
+    first, _ = report_of(store(tmp_path / "run", [make_row()]))
+    assert [line.partition(" ")[0] for line in first.splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
 
 
 def test_flags_are_shown_if_they_are_wanted_or_counted_if_they_are_no_matter_of_quality() -> None:

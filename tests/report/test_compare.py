@@ -1,7 +1,5 @@
 """A comparison as people and programs read it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -13,7 +11,7 @@ import pytest
 from collbench.analysis.compare import compare
 from collbench.errors import UsageError
 from collbench.report.compare import compare_runs, table_lines
-from collbench.results.row import Row, Times
+from collbench.results.row import Row
 from tests.report.golden import assert_golden
 from tests.results.rows import make_row, make_times, not_measured, store
 from tests.stored import stored_reports
@@ -60,35 +58,6 @@ def test_for_people(format: str, golden: str, both: tuple[Path, Path]) -> None:
     out, err = printed(*both, format)
     assert_golden(golden, out)
     assert err == ""
-
-
-def test_each_word(both: tuple[Path, Path]) -> None:
-    lines = {tuple(line.split()[1:3]): line for line in printed(*both)[0].splitlines() if line.startswith("allreduce")}
-    assert "slower +30.0 % (+29.7 to +30.3 %)" in lines["64", "MiB"]
-    assert lines["64", "MiB"].split()[6:10] == ["2405", "3126", "-23.1", "%"]
-    assert "slower +30.0 %" in lines["8", "B"] and "machine state differs (state probe 65 → 85 ns)" in lines["8", "B"]
-    assert "no change +0.0 % (-0.2 to +0.2 %), inside ±5 %" in lines["1", "KiB"]
-    assert "faster -23.1 % (-23.3 to -22.9 %)" in lines["2", "KiB"]
-    assert "n/a (no bfloat16) in A" in lines["16", "B"]
-    assert "WRONG 35 in B, simulated in B" in lines["4", "KiB"]
-
-
-def test_one_launch_each_reports_that_another_may_differ(tmp_path: Path) -> None:
-    a, b = side(tmp_path / "a", 1.0, 1, []), side(tmp_path / "b", 1.0, 1, [])
-    out, _ = printed(a, b)
-    assert "one launch each: changes as measured; another launch may differ by as much" in out
-    assert "4 cases: 0 slower, 0 faster, 0 no change (±5 %), 4 inconclusive (one launch each; +0 %)" in out
-    assert out.count("inconclusive (one launch each): +0 %") == 4
-    assert "other differences: none " in out
-
-
-def test_intervals_without_worth_are_not_dressed_up(tmp_path: Path) -> None:
-    wide, few = Times(1e-6, 1e-7, 1e-5, 1e-7, 1e-5, 1e-5, 1e-5), Times(1e-6, None, None, 1e-7, 1e-5, 1e-5, 1e-5)
-    a = store(tmp_path / "a", [make_row(8, time_s=wide, flags=("drift",)), make_row(16, time_s=few)])
-    b = store(tmp_path / "b", [make_row(8, time_s=wide), make_row(16, time_s=few)])
-    out, _ = printed(a, b)
-    assert "  ? inconclusive (one launch each): +0 %" in out and "\n?: unreliable" in out and "drift in A" in out
-    assert "  inconclusive (one launch each): +0 %" in out
 
 
 def test_a_double_time_of_one_launch_each_is_inconclusive_everywhere(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The expected time of a stored run is the same in the terminal, on the page, in Markdown, CSV, JSON and Python."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -11,14 +9,13 @@ from pathlib import Path
 import pytest
 
 import collbench
+from collbench.report.blocks import View
 from collbench.report.charts import size_charts
 from collbench.report.expected_time import rows_frame, series_frame, slow_sizes_sentence
-from collbench.report.frame import Frame
 from collbench.report.html.expected_time import section
 from collbench.report.html.page import html
 from collbench.report.material import Material
 from collbench.report.plan import PlanSummary
-from collbench.report.runs import report_run
 from collbench.report.writers import TableWriter
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
@@ -26,17 +23,8 @@ from collbench.results.row import Row
 from collbench.units import format_percent, format_size, format_span, format_time
 from tests.analysis.test_expected_time import SIZES, G, K, M, racks, series
 from tests.conftest import needs_plugin
+from tests.report.golden import report_of
 from tests.results.rows import make_row, store
-
-
-def texts(frame: Frame[Row]) -> list[dict[str, str]]:
-    return [{column.title: column.text(record) for column in frame.columns} for record in frame.records]
-
-
-def printed(path: Path, form: str) -> str:
-    out = io.StringIO()
-    report_run([path], None, form, out, err=io.StringIO())
-    return out.getvalue()
 
 
 @pytest.fixture
@@ -51,8 +39,8 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
     assert percent == pytest.approx(80)
 
     frame = runs.frame().set_index("size_bytes")
-    of_csv = {int(row["size_bytes"]): row for row in csv.DictReader(io.StringIO(printed(stored, "csv")))}
-    of_json = {row["size_bytes"]: row["expectation"] for row in map(json.loads, printed(stored, "json").splitlines())}
+    of_csv = {int(row["size_bytes"]): row for row in csv.DictReader(io.StringIO(report_of(stored, format="csv")[0]))}
+    of_json = {row["size_bytes"]: row["expectation"] for row in map(json.loads, report_of(stored, format="json")[0].splitlines())}
     material = Material(list(runs), stored / "page.html")
     of_page = section(material)
     head, rows = of_page.tables[0][1].head, of_page.tables[0][1].rows
@@ -60,9 +48,7 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
     on_page = {row[head.index("size")]: dict(zip(head, row, strict=True)) for row in rows}
     (chart,) = size_charts(material)
     points = {point.size_bytes: point for line in chart.lines for point in line.points}
-    out = io.StringIO()
-    report_run([stored], None, "table", out, markdown=Path("-"), err=io.StringIO())
-    markdown = out.getvalue()
+    markdown, _ = report_of(stored, markdown=Path("-"))
 
     for size, expectation in of_rows.items():
         figures = ("expected_time_s", "percent_of_expected_time", "percent_of_expected_time_low", "percent_of_expected_time_high")
@@ -84,21 +70,17 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
             assert shown["% of expected time"] == format_percent(expectation.percent_of_expected_time)
             assert shown["% of expected time"] in points[size].text
             assert re.search(rf"\| {format_percent(expectation.percent_of_expected_time)} *\| {expectation.expected_time_origin}", markdown)
-    table = printed(stored, "table")
+    table = report_of(stored)[0]
     assert "expected time of each size" in table
     assert re.search(r"allreduce +gloo +80–111 % +64 KiB +– +64 B–16 MiB of the run", table)
     assert html(material).count("this run&#39;s 64 B and 16 MiB") >= 3
 
 
-def test_columns_of_the_table_and_a_section_that_fits_a_terminal(stored: Path) -> None:
-    from collbench.report.blocks import View
-
-    out = io.StringIO()
-    view = View(("expected_time", "percent_of_time", "expected_from"), added=True)
-    report_run([stored], None, "table", out, err=io.StringIO(), view=view)
-    assert re.search(r"64 KiB .* 80 %  this run's 64 B and 16 MiB", out.getvalue())
+def test_columns_of_the_table_show_it_and_no_run_stores_it(stored: Path) -> None:
+    out, _ = report_of(stored, view=View(("expected_time", "percent_of_time", "expected_from"), added=True))
+    assert re.search(r"64 KiB .* 80 %  this run's 64 B and 16 MiB", out)
     assert "expectation" not in (stored / "cells.jsonl").read_text()
-    rows = [json.loads(line) for line in printed(stored, "json").splitlines()]
+    rows = [json.loads(line) for line in report_of(stored, format="json")[0].splitlines()]
     copy = stored.parent / "copy"
     folder = RunFolder.create(copy, "allreduce", {})
     folder.finish(exit_code=0)
@@ -108,28 +90,18 @@ def test_columns_of_the_table_and_a_section_that_fits_a_terminal(stored: Path) -
     assert all(row.expectation is None for row in read.rows)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_section_fits_a_terminal(stored: Path, width: int) -> None:
-    from collbench.report.headlines import lines
-
-    rows = collbench.read(stored).launches[0].rows
-    found = [line.text for line in lines([], rows, width)]
-    assert "expected time of each size" in found
-    assert max(map(len, found)) <= width
-
-
 def test_a_run_without_three_sizes_has_no_section(tmp_path: Path) -> None:
     path = store(tmp_path / "run", series(sizes=(64, M)))
     rows = collbench.read(path).launches[0].rows
     assert series_frame(rows) is None and rows_frame(rows) is None
-    assert "expected time" not in printed(path, "table")
-    assert "no model: 2 reliable sizes, and 3 are needed" in printed(path, "csv")
+    assert "expected time" not in report_of(path)[0]
+    assert "no model: 2 reliable sizes, and 3 are needed" in report_of(path, format="csv")[0]
 
 
 def test_many_racks_read_as_not_saturated(tmp_path: Path) -> None:
     path = store(tmp_path / "run", racks())
     sentence = "allreduce over nccl: not saturated at 16 GiB, 11.4 MiB per rank: 406 of the 43"
-    assert sentence in printed(path, "table")
+    assert sentence in report_of(path)[0]
     found = section(Material(list(collbench.read(path)), path))
     assert any(text.startswith(sentence) for text in found.texts)
 
@@ -153,26 +125,13 @@ def test_a_measurement_names_its_slowest_size_in_one_line(tmp_path: Path) -> Non
 
 
 NCCL_TESTS = """\
-lab:3:3 [0] NCCL INFO NCCL version 2.29.7+cuda12.9
 lab:3:3 [0] NCCL INFO   Algorithm   |                            Tree                  |                            Ring                  |
-lab:3:3 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
-lab:3:3 [0] NCCL INFO  Max NThreads |            512 |            640 |            512 |            512 |            640 |            256 |
 lab:3:3 [0] NCCL INFO     Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     9.3/   1.2 |    18.0/   0.0 |    22.4/   2.4 |
-# nccl-tests version 2.18.0 nccl-headers=22907 nccl-library=22907
 # Collective test starting: broadcast_perf
-# nThread 1 nGpus 1 minBytes 1024 maxBytes 134217728 step: 2(factor) warmup iters: 10 iters: 50 agg iters: 1 validation: 1 graph: 0
-#
-# Using devices
 #  Rank  0 Group  0 Pid 3039008 on        lab device  0 [0000:02:00] NVIDIA GeForce RTX 5090
 #  Rank  1 Group  0 Pid 3039009 on        lab device  1 [0000:03:00] NVIDIA GeForce RTX 5090
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
         1024           256     float    none       0    20.00    0.05    0.05       0    55.84    0.02    0.02       0
      1048576        262144     float    none       0   452.58    2.32    2.32       0   499.31    2.10    2.10       0
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 1.0
 """
 
 

@@ -1,7 +1,5 @@
 """`explain` has a page for every word that collbench prints."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

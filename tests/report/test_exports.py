@@ -1,7 +1,5 @@
 """CSV, JSON, Markdown, OpenMetrics and the report of stored runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -22,11 +20,11 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.frame import defused, escaped, escaped_line, items, markdown_table
 from collbench.report.material import Material
-from collbench.report.runs import markdown_text, openmetrics_text, report_run
+from collbench.report.runs import markdown_text, openmetrics_text
 from collbench.report.writers import STDOUT, Outputs, csv_columns, write_whole
 from collbench.results.folder import RunFolder
 from collbench.results.row import Times
-from tests.report.golden import assert_golden, live
+from tests.report.golden import assert_golden, live, report_of
 from tests.results.rows import make_row, make_times, not_measured, store
 
 ROWS = [
@@ -34,13 +32,6 @@ ROWS = [
     not_measured('no "bfloat16", sorry\nreally', backend="mpi"),
     make_row(8, backend="mpi", slowest_ranks={"count": 3}),
 ]
-
-
-def report(*paths: Path, file: Path | None = None, format: str = "table") -> tuple[str, str]:
-    """What `collbench report` prints on stdout and stderr."""
-    out, err = io.StringIO(), io.StringIO()
-    assert report_run(paths, file, format, out, err=err) == 0
-    return out.getvalue(), err.getvalue()
 
 
 def records(text: str) -> list[dict[str, str]]:
@@ -52,23 +43,15 @@ def test_csv() -> None:
     text = live(ROWS, "csv", run="run-1")
     assert_golden("rows.csv", text)
     assert all(line.endswith("\r") for line in text.removesuffix("\n").split("\n"))
-    first, second, third = records(text)
-    assert list(first) == csv_columns()
-    assert (first["run"], first["size_bytes"], first["time_p50_s"], first["in_place"]) == ("run-1", "67108864", "0.002399", "false")
-    assert (first["ceiling_bytes_per_s"], first["ceiling_limited_by"], first["percent_of_ceiling"]) == (
-        "50000000000.0",
-        "NIC 4×100 Gb/s",
-        "84.0",
-    )
-    assert (first["flags"], first["canary_before_s"], first["canary_after_s"]) == ("target_missed few_samples", "1e-09", "")
-    assert (second["na"], second["time_p50_s"], second["wrong"]) == ('no "bfloat16", sorry?really', "", "")
+    _, second, third = records(text)
+    assert list(second) == csv_columns() and second["na"] == 'no "bfloat16", sorry?really'
     assert json.loads(third["slowest_ranks"]) == {"count": 3}
 
 
 def test_json_is_what_cases_jsonl_holds_and_csv_keeps_both_values_and_why_a_case_stopped(tmp_path: Path) -> None:
     modes = [{"time_s": 2.3e-06, "share": 0.82}, {"time_s": 1.07e-05, "share": 0.18}]
-    row = records(live([make_row(modes=modes, stopped="max_time", launches=5)], "csv", run="run-1"))[0]
-    assert (json.loads(row["modes"]), row["stopped"], row["launches"]) == (modes, "max_time", "5")
+    row = records(live([make_row(modes=modes, stopped="max_time", launches=5, n_eff=-1.5)], "csv", run="run-1"))[0]
+    assert (json.loads(row["modes"]), row["stopped"], row["launches"], row["n_eff"]) == (modes, "max_time", "5", "-1.5")
     assert records(live([make_row()], "csv", run="run-1"))[0]["modes"] == ""
     path = store(tmp_path / "run", ROWS)
     assert live([*ROWS[1:]], "json", run="run-1").splitlines() == (path / "cells.jsonl").read_text().splitlines()[1:]
@@ -82,15 +65,9 @@ def test_no_case_is_longer_than_a_spreadsheets(letters: int, kept: int) -> None:
     assert defused("x" * letters).endswith("…") is (letters > kept)
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2", "@SUM(A1)"])
-def test_formulas_are_defused_and_numbers_are_not(text: str) -> None:
-    row = records(live([not_measured(text, operation=text, n_eff=-1.5)], "csv", run="run-1"))[0]
-    assert (row["na"], row["operation"], row["n_eff"]) == (f"'{text}", f"'{text}", "-1.5")
-
-
 def test_a_report_is_ascending_in_size_for_any_order(tmp_path: Path) -> None:
     rows = [make_row(size, backend=backend) for size in (64, 8, 1024) for backend in ("mpi", "gloo")]
-    out, err = report(store(tmp_path / "run", rows))
+    out, err = report_of(store(tmp_path / "run", rows))
     lines = [line for line in out.splitlines() if line.endswith(" ok") or "float32" in line]
     found = [line.partition(" · ")[0] if "float32" in line else line.split()[:2] for line in lines]
     sizes = [["8", "B"], ["64", "B"], ["1", "KiB"]]
@@ -103,34 +80,30 @@ def test_what_cannot_be_reported_is_refused_and_what_could_not_be_read_is_shown(
     path = store(tmp_path / "run", [make_row()])
     with (path / "cells.jsonl").open("a") as file:
         file.write('{"operation": "all')
-    out, err = report(path)
+    out, err = report_of(path)
     assert err.startswith(f"{path}/cells.jsonl ends in the middle of line 2") and err.count("\n") == 1
     assert out.splitlines()[0] == "run (1 row)"
-    with pytest.raises(UsageError, match="is not a run folder"):
-        report(tmp_path)
-    with pytest.raises(UsageError, match="unknown --format 'xml'"):
-        report(path, format="xml")
     with pytest.raises(UsageError, match=r"--csv \S+ .*\(Is a directory\)"):
-        report(path, file=tmp_path)
+        report_of(path, file=tmp_path)
 
 
 def test_csv_to_a_file_to_stdout_and_of_several_runs(tmp_path: Path) -> None:
     one, two = store(tmp_path / "one", [make_row(64), make_row(8)]), store(tmp_path / "two", [make_row(16)])
-    out, _ = report(one, two, file=tmp_path / "all.csv")
+    out, _ = report_of(one, two, file=tmp_path / "all.csv")
     assert "one (2 rows)" in out
     assert "\ntwo (1 row)" in out
     text = (tmp_path / "all.csv").read_bytes().decode()
     assert [(row["run"], row["size_bytes"]) for row in records(text)] == [("one", "8"), ("one", "64"), ("two", "16")]
-    assert report(one, two, file=Path("-")) == (text, "")
-    assert report(one, two, format="csv") == (text, "")
+    assert report_of(one, two, file=Path("-")) == (text, "")
+    assert report_of(one, two, format="csv") == (text, "")
 
 
 def test_every_format_prints_a_stored_run(tmp_path: Path) -> None:
     rank_map: list[Any] = [{"rank": 0, "host": "node0", "local_rank": 0, "pid": 77}, "junk"]
     path = store(tmp_path / "run", [make_row(16, launches=3), make_row(8, launches=3)], rank_map=rank_map)
-    assert "Pid     77 on      node0" in report(path, format="nccl-tests")[0]
-    assert [json.loads(line)["size_bytes"] for line in report(path, format="json")[0].splitlines()] == [8, 16]
-    assert "within one launch" not in report(path)[0]
+    assert "Pid     77 on      node0" in report_of(path, format="nccl-tests")[0]
+    assert [json.loads(line)["size_bytes"] for line in report_of(path, format="json")[0].splitlines()] == [8, 16]
+    assert "within one launch" not in report_of(path)[0]
 
 
 def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
@@ -138,9 +111,9 @@ def test_an_unfinished_run_is_called_so(tmp_path: Path) -> None:
     info = json.loads((path / "run.json").read_text())
     del info["finished_utc"]
     (path / "run.json").write_text(json.dumps(info))
-    assert report(path)[0].startswith("run (1 row, not finished)\n")
+    assert report_of(path)[0].startswith("run (1 row, not finished)\n")
     (path / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T12:00:00.000Z", "exit_code": 130}))
-    assert report(path)[0].startswith("run (1 row, not finished)\n"), "Ctrl-C"
+    assert report_of(path)[0].startswith("run (1 row, not finished)\n"), "Ctrl-C"
 
 
 # Files that a report writes: in one step, or with a sentence that names the reason.
@@ -186,10 +159,6 @@ def test_what_cannot_be_written_is_reported_and_leaves_nothing(tmp_path: Path) -
 def test_stdout_belongs_to_one() -> None:
     Outputs(csv=STDOUT, markdown=Path("a")).check()
     Outputs(csv=Path("a"), markdown=STDOUT, html=Path("b")).check()
-    with pytest.raises(UsageError, match="--csv and --markdown "):
-        Outputs(csv=STDOUT, markdown=STDOUT).check()
-    with pytest.raises(UsageError, match="--html "):
-        Outputs(html=STDOUT).check()
     with pytest.raises(UsageError, match="--openmetrics "):
         Outputs(openmetrics=STDOUT).check()
 
@@ -228,7 +197,7 @@ def test_a_row_with_all_its_labels(tmp_path: Path) -> None:
     assert found["collbench_hard_bound_bytes_per_second"][0][1] == 60e9
 
 
-def test_what_is_unknown_has_no_sample(tmp_path: Path) -> None:
+def test_what_is_unknown_has_no_sample_and_wrong_data_no_share_and_a_case_that_occurs_twice_is_one_series(tmp_path: Path) -> None:
     inf = float("inf")
     rows = [
         not_measured("no memory", size_bytes=8),
@@ -241,10 +210,7 @@ def test_what_is_unknown_has_no_sample(tmp_path: Path) -> None:
     assert [labels["size_bytes"] for labels, _ in found["collbench_time_interval_low_seconds"]] == ["32"]
     assert [labels["size_bytes"] for labels, _ in found["collbench_wrong_elements"]] == ["32"]
     assert "collbench_busbw_bytes_per_second" not in found
-
-
-def test_wrong_data_and_one_rank_have_no_share_and_a_case_that_occurs_twice_is_one_series(tmp_path: Path) -> None:
-    found = samples(written(store(tmp_path / "run", [make_row(8, wrong=3), make_row(16), make_row(32, ranks=1, wrong=None)])))
+    found = samples(written(store(tmp_path / "wrong", [make_row(8, wrong=3), make_row(16), make_row(32, ranks=1, wrong=None)])))
     assert [labels["size_bytes"] for labels, _ in found["collbench_of_ceiling_ratio"]] == ["16"]
     assert [value for _, value in found["collbench_wrong_elements"]] == [3, 0]
     found = samples(written(store(tmp_path / "other", [make_row(8, time_s=make_times(1e-6)), make_row(8, time_s=make_times(2e-6))])))
@@ -282,22 +248,6 @@ def kinds(text: str) -> set[str]:
     reader = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
     tokens = reader.parse(text)
     return {each.type for token in tokens for each in (token, *(token.children or ()))}
-
-
-def test_peaks_findings_and_rows(tmp_path: Path) -> None:
-    rows = [
-        make_row(64 << 20, flags=("drift",)),
-        make_row(8, busbw_bytes_per_s=1e9, time_s=make_times(3e-6)),
-        not_measured("no memory", size_bytes=16),
-    ]
-    text = markdown_of(store(tmp_path / "run", rows))
-    lines = text.splitlines()
-    assert lines[0] == "# collbench report"
-    peak = "| allreduce | nccl | ? 42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring) · drift | 64 MiB | 3.000 µs at 8 B |"
-    assert peak in lines
-    assert any(line.startswith("- doubtful: drift (1 of 3 cases") for line in lines)
-    assert "| allreduce | 16 B | nccl | float32 | sum | n/a (no memory) |  |  |  |  |  |  |  |" in lines
-    assert lines.count("## run") == 1
 
 
 def test_peaks_have_a_column_for_what_distinguishes_them(tmp_path: Path) -> None:

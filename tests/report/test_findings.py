@@ -1,24 +1,18 @@
 """The sections below the rows of `collbench report`: fits, slow ranks and forced choices, word for word."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from collbench.report.cases import CHOICE_TITLE, choice_sentences, times
+from collbench.report.cases import CHOICE_TITLE, choice_sentences
 from collbench.report.headlines import lines
-from collbench.report.headlines import lines as findings
 from collbench.results.folder import RunFolder
-from collbench.results.reader import Run, read_run, row_from_json
+from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
-from collbench.results.store import parse_object, to_line
 from tests.analysis.test_alpha_beta import SIZES, case
 from tests.report.golden import assert_golden
 from tests.report.golden import live as printed
@@ -51,8 +45,7 @@ def test_both_sections(tmp_path: Path) -> None:
     rows[4] = not_measured("no", size_bytes=SIZES[4])
     found = lines([stored(tmp_path / "run", 10, slow=3)], rows)
     assert_golden("findings.txt", "".join(f"{line.text}\n" for line in found))
-    heads = [line.text for line in found if line.style == "head"]
-    assert heads == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that finish last"]
+    assert sum(line.style == "head" for line in found) == 3
 
 
 def test_nothing_is_reported_where_there_is_nothing_but_skew_also_without_arrays() -> None:
@@ -61,10 +54,8 @@ def test_nothing_is_reported_where_there_is_nothing_but_skew_also_without_arrays
     assert lines([Run(Path("run"), rows=[make_row()])], [make_row()]) == []
     row = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7}})
     assert texts([Run(Path("run"), rows=[row])], []) == [
-        "",
-        "ranks that finish last",
-        "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
-    ]
+        "", "ranks that finish last", "nccl: start skew 0.0400 µs (95th percentile 0.3000 µs), at most 4.0 % of the time (allreduce 64 B)",
+    ]  # fmt: skip
     # the skew of a window is a part of the window s time
     windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
     assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
@@ -79,18 +70,15 @@ def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
     assert len(figures) == 7 and figures[-1] == "4 MiB (25 times)"  # without "n½" and "switches at", which are unknown
 
 
-def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:
+def test_like_ranks_have_a_histogram_but_no_sentence_several_runs_a_title_and_eight_ranks_a_bar(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "run", 2)], [])
     assert found[:3] == ["", "ranks that finish last", "rank  host    finishes last in"]
     assert [line.split()[:2] for line in found[3:5]] in ([["0", "node00"], ["1", "node01"]], [["1", "node01"], ["0", "node00"]])
     assert found[5] == "12 cases with equal weight; an equal share is 50 %"
     assert len(found) == 8
-
-
-def test_several_runs_are_distinguished_and_eight_ranks_have_a_bar(tmp_path: Path) -> None:
     found = texts([stored(tmp_path / "one", 2), stored(tmp_path / "two", 2), Run(Path("three"))], [])
     assert [line for line in found if line.endswith(":")] == ["one:", "two:"]
-    found = texts([stored(tmp_path / "run", 32, cases=4)], [])
+    found = texts([stored(tmp_path / "many", 32, cases=4)], [])
     assert sum("█" in line for line in found) == 8
     assert "and 24 more ranks; 4 cases with equal weight; an equal share is 3.1 %" in found
 
@@ -112,32 +100,6 @@ def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, host: str) -> 
     shown = "".join(texts([replace(run, info={"rank_map": [{"rank": 1, "host": host}]})], []))
     assert shown.isprintable()
     assert "rank 1 (" in shown
-
-
-_JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
-_NUMBER = st.floats() | st.integers()
-_TIMES = st.fixed_dictionaries({name: _NUMBER | st.none() for name in ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")})
-_SKEW = st.fixed_dictionaries({"exit_skew_s": _JSON | st.fixed_dictionaries({"p50": _JSON, "p95": _JSON, "messages": _JSON})})
-_FIELDS = {
-    "size_bytes": st.integers(), "ranks": st.integers(), "time_s": _TIMES, "algbw_bytes_per_s": _NUMBER, "busbw_bytes_per_s": _NUMBER,
-    "evidence": _SKEW, "modes": st.lists(_JSON | st.fixed_dictionaries({"time_s": _JSON, "share": _JSON}), max_size=3),
-    "n_eff": _NUMBER, "flags": st.lists(st.text(max_size=3), max_size=2),
-}  # fmt: skip
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_rows_from_hostile_files_never_raise(data: st.DataObject) -> None:
-    rows = []
-    for size in SIZES[:8]:
-        values = {**case(size).as_json(), **data.draw(st.fixed_dictionaries({}, optional=_FIELDS))}
-        try:
-            rows.append(row_from_json(parse_object(to_line(values).encode())))
-        except ValueError:
-            continue
-    found = lines([Run(Path("run"), rows=rows)], rows)
-    assert all(line.text.isprintable() for line in found)
-    assert all(times(row).isprintable() for row in rows)
 
 
 K, M = 1024, 1024**2
@@ -176,16 +138,13 @@ def test_the_table_of_a_sweep_has_columns_only_where_some_row_needs_them() -> No
     assert [line.split(" · ")[4] for line in first] == ["4 ranks", "buffers registered", "buffers in a symmetric window"]
 
 
-def test_where_the_automatic_choice_loses_where_it_does_not_and_where_nothing_was_forced() -> None:
+def test_where_the_automatic_choice_loses_where_it_does_not_and_where_that_cannot_be_judged() -> None:
     assert choice_sentences(SWEEP) == [LOSES, OTHERS]
     assert choice_sentences(SWEEP[:2] + SWEEP[3:5]) == ["allreduce nccl: the automatic choice is the best at all 2 sizes"]
     assert choice_sentences([SWEEP[0], SWEEP[3]]) == ["allreduce nccl: the automatic choice is the best at 1 size"]
     both = [row(8, 10e-6), row(8, 9e-6, "ring")]
     assert choice_sentences(both)[0].endswith("loses 10 % (8.7 to 11) at 8 B: ring is faster")
     assert choice_sentences([make_row(8), row(8, 1e-6), not_measured("no")]) == []
-
-
-def test_sizes_that_cannot_be_judged_are_named() -> None:
     refused = [each for each in SWEEP if each.algorithm == "nvls"]
     (sentence,) = choice_sentences([*SWEEP[:3], *refused])
     assert sentence.startswith("allreduce nccl: inconclusive at 3 sizes (8 B, 4 KiB, 4 MiB)")
@@ -204,19 +163,17 @@ def test_series_are_distinguished_by_what_differs() -> None:
 
 
 def test_reports_of_stored_runs_have_it_as_a_section_and_no_control_characters() -> None:
-    found = [line.text for line in findings([Run(Path("run"), rows=SWEEP)], SWEEP)]
+    found = [line.text for line in lines([Run(Path("run"), rows=SWEEP)], SWEEP)]
     assert found[:4] == ["", CHOICE_TITLE, LOSES, OTHERS]
     hostile = [row(8, 1e-5), row(8, 9e-6, "\x1b[2J")]
     assert all(line.isprintable() for line in printed(hostile).splitlines())
-    assert all(line.text.isprintable() for line in findings([], hostile))
+    assert all(line.text.isprintable() for line in lines([], hostile))
 
 
 def test_a_forced_choice_is_named_in_nccl_tests_text() -> None:
     text = printed([SWEEP[0], SWEEP[3], row(8, 1e-6, None, "ll", registration="symmetric"), SWEEP[9]], "nccl-tests")
     assert [line.partition(": ")[2] for line in text.splitlines() if "starting" in line] == [
-        "allreduce on nccl, isolated, fixed buffers",
-        "allreduce on nccl, isolated, fixed buffers, ring/simple",
-        "allreduce on nccl, isolated, fixed buffers, registration symmetric, ll",
-        "allreduce on nccl, isolated, fixed buffers, nvls/ll",
-    ]
+        "allreduce on nccl, isolated, fixed buffers", "allreduce on nccl, isolated, fixed buffers, ring/simple",
+        "allreduce on nccl, isolated, fixed buffers, registration symmetric, ll", "allreduce on nccl, isolated, fixed buffers, nvls/ll",
+    ]  # fmt: skip
     assert "# n/a: allreduce 8 B nccl float32 sum nvls/ll: no NVLS here\n" in text

@@ -1,7 +1,5 @@
 """Frames as text of any width, CSV and JSON lines."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -58,10 +56,7 @@ def test_the_text_of_a_last_column_may_be_wrapped_below_its_beginning() -> None:
     wrapped = Column[tuple[str, int, str]]("limited_by", "limited by", lambda each: each[2], wrap=True)
     columns = (frame().columns[0], wrapped)
     long = [("allreduce", 8, "one loopback TCP stream each way, as measured here")]
-    assert text(45, columns=columns, records=long)[1:] == [
-        "allreduce  one loopback TCP stream each way,",
-        "           as measured here",
-    ]
+    assert text(45, columns=columns, records=long)[1:] == ["allreduce  one loopback TCP stream each way,", "           as measured here"]
     assert text(28, columns=columns, records=long)[1:] == [
         "allreduce", "    one loopback TCP stream", "    each way, as measured", "    here",
     ]  # fmt: skip

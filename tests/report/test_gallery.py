@@ -1,7 +1,5 @@
 """The gallery and the recordings of terminals are what the commands make of the committed runs and logs."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -48,17 +46,13 @@ def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsew
     assert same, f"{address} is not what `tools/gallery {name}` makes: run it, look at the page, and commit it"
 
 
-@needs_plugin("traces")
-def test_the_page_of_a_hang_is_what_the_command_makes_of_the_committed_dumps(elsewhere: Path) -> None:
-    address = SCRIPT["address"]("autopsy")
-    assert run_command(["autopsy", *SCRIPT["AUTOPSIES"]["autopsy"], "--html", address]) == 1
-    assert (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
-
-
-@needs_all_plugins
-def test_the_page_of_a_certificate_is_what_the_command_makes_of_the_committed_runs(elsewhere: Path) -> None:
-    address = SCRIPT["address"]("certificate")
-    assert run_command(["certify", *SCRIPT["CERTIFICATES"]["certificate"], "--html", address]) == 1
+@pytest.mark.parametrize(("command", "name", "words"), [
+    pytest.param("autopsy", "autopsy", SCRIPT["AUTOPSIES"]["autopsy"], marks=needs_plugin("traces")),
+    pytest.param("certify", "certificate", SCRIPT["CERTIFICATES"]["certificate"], marks=needs_all_plugins),
+], ids=["autopsy", "certificate"])  # fmt: skip
+def test_a_page_is_what_its_own_command_makes_of_the_committed_files(command: str, name: str, words: list[str], elsewhere: Path) -> None:
+    address = SCRIPT["address"](name)
+    assert run_command([command, *words, "--html", address]) == 1
     assert (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
 
 
@@ -110,26 +104,15 @@ def test_a_page_is_in_plain_english(name: str) -> None:
 @pytest.mark.parametrize(("name", "words"), [
     ("slow-host", ["cb1h2 sends and receives at 50 % of what the others do"]),
     ("published-8xa100", ["of 300 GB/s", "nccl_allreduce.log", "imported"]),
-    (
-        "regression",
-        [
-            "eth0 of cb1h2: 1 → 0.8 Gb/s", "7 slower", "1 inconclusive", "NIC eth0 0.8 Gb/s",
-            "0.120 GB/s (80 %, 100 % of the 0.0956 GB/s expected now)",
-        ],
-    ),
+    ("regression", ["eth0 of cb1h2: 1 → 0.8 Gb/s", "7 slower", "1 inconclusive", "NIC eth0 0.8 Gb/s",
+                    "0.120 GB/s (80 %, 100 % of the 0.0956 GB/s expected now)"]),
     ("two-hosts", ["NIC eth0 1 Gb/s", "2 hosts: cb1h1, cb1h2", "alltoall"]),
     ("hunt", ["FAULTY", "cb1h7 sends and receives at 51 % of the others", "scontrol update"]),
     ("replay", ["exposed communication", "The recorded step, by rank", "rank 1", "exchange while computing"]),
     ("routing", ["imbalance tax", "zipf:1.2", "The step with each routing"]),
     ("kv", ["are the fastest (their intervals overlap)", "100 % of the link", "of the time to first token", "µs per block"]),
-    (
-        "load",
-        [
-            "INTERFERENCE",
-            "ring runs at 100 %: interference, 2.00× (2.00–2.00×) the time without aggressors",
-            "ring at 0 %: 1.00× (1.00–1.00×), no interference",
-        ],
-    ),
+    ("load", ["INTERFERENCE", "ring runs at 100 %: interference, 2.00× (2.00–2.00×) the time without aggressors",
+              "ring at 0 %: 1.00× (1.00–1.00×), no interference"]),
     ("autopsy", ["CAUSE FOUND", "rank 2", "3 of 3"]),
     ("training", ["a step&#39;s exchange takes 859.2 ms", "0.119 of 0.120 GB/s (100 %)", "gradients, bucket"]),
 ])  # fmt: skip

@@ -1,23 +1,32 @@
 """Untrusted text in run folders, file names and logs is printed as plain text: page, CSV, Markdown, OpenMetrics, terminal."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
+import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from collbench.cli.main import run as run_command
+from collbench.report.cases import times
+from collbench.report.headlines import lines
+from collbench.report.html.overview import section
+from collbench.report.material import Material
 from collbench.report.runs import report_run
+from collbench.results.reader import Run, row_from_json
+from collbench.results.store import parse_object, to_line
+from tests.analysis.test_alpha_beta import SIZES, case
 from tests.cli.command import ROOT
 from tests.conftest import needs_plugin
 from tests.results.rows import NIC, make_row, not_measured, store
@@ -52,13 +61,12 @@ def written(folder: Path, *runs: Path) -> Outputs:
     """Everything that `collbench report` makes of the runs."""
     files = {name: folder / f"out.{name}" for name in ("html", "md", "csv", "prom")}
     table, said = io.StringIO(), io.StringIO()
-    html, markdown, rows, samples = (files[name] for name in ("html", "md", "csv", "prom"))
-    report_run(runs, rows, "table", table, html=html, markdown=markdown, openmetrics=samples, err=said)
-    texts = {name: path.read_bytes().decode("utf-8") for name, path in files.items()}
-    return Outputs(texts["html"], texts["csv"], texts["md"], texts["prom"], table.getvalue(), said.getvalue())
+    report_run(runs, files["csv"], "table", table, html=files["html"], markdown=files["md"], openmetrics=files["prom"], err=said)
+    texts = [files[name].read_bytes().decode("utf-8") for name in ("html", "csv", "md", "prom")]
+    return Outputs(*texts, table.getvalue(), said.getvalue())
 
 
-class _Page(HTMLParser):
+class Page(HTMLParser):
     """What a browser would make of the page: its scripts, addresses, attributes; text between the tags."""
 
     def __init__(self, text: str) -> None:
@@ -75,7 +83,7 @@ class _Page(HTMLParser):
 
 
 def check_html(text: str) -> None:
-    page = _Page(text)
+    page = Page(text)
     tags = [tag for tag, _ in page.elements]
     runnable = [attributes for tag, attributes in page.elements if tag == "script" and attributes.get("type") != "application/json"]
     assert len(runnable) == 1 and runnable[0].keys() <= {"type"}
@@ -102,18 +110,10 @@ def check_letters(text: str, also: str = "\n") -> None:
 def check_csv(text: str) -> None:
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert len({len(row) for row in rows}) == 1
-    for case in (case for row in rows for case in row):
-        assert not case.startswith(("=", "+", "@", "\t", "\r", "＝", "＋", "－", "＠")) and (
-            not case.startswith("-") or _is_number(case)
-        ), case[:80]
+    for cell in (cell for row in rows for cell in row):
+        assert not cell.startswith(("=", "+", "@", "\t", "\r", "＝", "＋", "－", "＠")), cell[:80]
+        assert not cell.startswith("-") or re.fullmatch(r"-(inf|[\d.]+(e[+-]?\d+)?)", cell), cell[:80]
     check_letters(text, also="\r\n")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return float(text) is not None
-    except ValueError:
-        return False
 
 
 def check_markdown(text: str) -> None:
@@ -139,8 +139,7 @@ def check(outputs: Outputs) -> None:
     check_csv(outputs.csv)
     check_markdown(outputs.markdown)
     check_openmetrics(outputs.openmetrics)
-    check_letters(outputs.table)
-    check_letters(outputs.said)
+    check_letters(outputs.table + outputs.said)
 
 
 def _evil_rows(text: str) -> Iterator[Any]:
@@ -181,7 +180,7 @@ def test_texts_of_a_run_are_letters_everywhere(text: str, tmp_path: Path) -> Non
     outputs = written(tmp_path, evil_run(tmp_path / "run", text))
     check(outputs)
     actual = "".join(letter if letter.isprintable() else "?" for letter in text)[:20]
-    assert "".join(_Page(outputs.html).texts).count(actual) > 20 and actual in outputs.csv.replace('""', '"')
+    assert "".join(Page(outputs.html).texts).count(actual) > 20 and actual in outputs.csv.replace('""', '"')
     assert outputs.html.count("<figure ") >= 2
 
 
@@ -201,7 +200,7 @@ def test_names_of_folders_are_letters_and_their_links_lead_beside_the_page(tmp_p
     runs = [store(tmp_path / name, [make_row(8 << place)]) for place, name in enumerate(NAMES)]
     outputs = written(tmp_path, *runs)
     check(outputs)
-    links = [attributes["href"] or "" for tag, attributes in _Page(outputs.html).elements if tag == "a"]
+    links = [attributes["href"] or "" for tag, attributes in Page(outputs.html).elements if tag == "a"]
     files = [link for link in links if not link.startswith("#")]
     assert "javascript%3Aalert%281%29/run.json" in files and "--html/cells.jsonl" in files and "%252e%252e/run.json" in files
     assert len([link for link in files if link.endswith("/cells.jsonl")]) == len(NAMES)
@@ -223,22 +222,45 @@ def test_names_of_hosts_in_a_matrix_are_letters(text: str, tmp_path: Path) -> No
     assert "sends and receives at 50 % " in outputs.html
 
 
-LOG = """# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
-#  Rank  0 Pid   1 on {host} device  0 [0x00] {gpu}
-#  Rank  1 Pid   2 on {host} device  1 [0x00] {gpu}
-#                                                     out-of-place                       in-place
-#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
-#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-           8             2   float     sum    10.00    0.00    0.00  0e+00    10.00    0.00    0.00  0e+00
-     1048576        262144   float     sum    100.0   10.49   10.49  0e+00    100.0   10.49   10.49  0e+00
-"""
+_WORD = st.text(max_size=3)
+_NUMBER = st.floats() | st.integers()
+_JSON = st.none() | st.booleans() | _NUMBER | _WORD | st.lists(st.integers() | _WORD, max_size=2)
+_TIMES = ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")
+_FIELDS = {
+    "size_bytes": st.integers(), "ranks": st.integers(), "wrong": st.integers(), "launches": st.integers(), "na": st.none() | _WORD,
+    "percent_of_ceiling": _NUMBER, "algbw_bytes_per_s": _NUMBER, "busbw_bytes_per_s": _NUMBER, "n_eff": _NUMBER,
+    "flags": st.lists(_WORD, max_size=2), "time_s": st.fixed_dictionaries({name: _NUMBER | st.none() for name in _TIMES}),
+    "ceiling": st.fixed_dictionaries({"kind": st.text(max_size=2), "bytes_per_s": _NUMBER | st.none(), "limited_by": _WORD}),
+    "modes": st.lists(_JSON | st.fixed_dictionaries({"time_s": _JSON, "share": _JSON}), max_size=3),
+    "evidence": st.fixed_dictionaries({"exit_skew_s": _JSON | st.fixed_dictionaries({"p50": _JSON, "p95": _JSON, "messages": _JSON})}),
+}  # fmt: skip
+_FACTS = ("finished_utc", "started_utc", "collbench", "hosts", "backends", "host", "imported")
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rows_and_facts_of_hostile_files_never_raise(data: st.DataObject) -> None:
+    rows = []
+    for place, size in enumerate(SIZES[:8]):
+        if place % 4 == 0:
+            series = data.draw(st.fixed_dictionaries({}, optional={"operation": _WORD, "backend": _WORD}))
+        values = {**case(size).as_json(), **series, **data.draw(st.fixed_dictionaries({}, optional=_FIELDS))}
+        with suppress(ValueError):
+            rows.append(row_from_json(parse_object(to_line(values).encode())))
+    run = Run(Path("run"), data.draw(st.dictionaries(st.sampled_from(_FACTS), _JSON | st.dictionaries(_WORD, _JSON))), rows)
+    assert all(line.text.isprintable() for line in lines([run], rows))
+    assert all(times(row).isprintable() for row in rows)
+    found = section(Material([run], Path("page.html")))
+    assert found is None or all(cell.isprintable() for _, table in found.tables for row in table.rows for cell in row)
 
 
 @needs_plugin("importers")
 @pytest.mark.parametrize("name", ["=cmd|<script>alert(1)<.log", "javascript:alert(1)\u202e\n\x1b[2J"])
 def test_names_and_hosts_of_a_log_are_letters(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / name
-    log.write_text(LOG.format(host="<script>alert(1)</script>", gpu="=cmd|x \u202e{{7*7}} [y](javascript:z)"))
+    text = (ROOT / "tests/plugins/importers/samples/rccl_tests.txt").read_text(encoding="utf-8")
+    text = text.replace("amd-node", "<script>alert(1)</script>").replace("AMD Instinct MI300X", "=cmd|x \u202e{{7*7}} [y](javascript:z)")
+    log.write_text(text)
     assert run_command(["import", str(log), "--out", str(tmp_path / "run"), "--operation", "allreduce"]) == 0
     said = capsys.readouterr()
     check_letters(said.out)

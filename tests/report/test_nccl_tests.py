@@ -1,7 +1,5 @@
 """The nccl-tests text: byte for byte, and parsed back the way its users do."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from typing import Any
@@ -28,22 +26,14 @@ def parse(text: str) -> list[list[str]]:
 
 
 def test_two_blocks_with_both_placings() -> None:
-    both = [
-        make_row(size, in_place=in_place, time_s=make_times(t))
-        for size, t in ((8, 1.2e-5), (1 << 30, 0.0384))
-        for in_place in (False, True)
-    ]
+    times = {8: make_times(1.2e-5), 1 << 30: make_times(0.0384)}
+    both = [make_row(size, in_place=in_place, time_s=time_s) for size, time_s in times.items() for in_place in (False, True)]
     other = [
         make_row(1024, operation="broadcast", backend="mpi", dtype="float64", redop=None, root=1, in_place=True, wrong=None, count=128),
         not_measured("no bfloat16 here", operation="broadcast", backend="mpi", dtype="float64", redop=None, root=1, in_place=True),
     ]
     text = text_of([*both, *other])
     assert_golden("nccl-tests.txt", text.replace(__version__, "VERSION"))
-    assert parse(text) == [
-        ["8", "2", "float", "sum", "-1", "12.00", "28.00", "42.00", "0", "12.00", "28.00", "42.00", "0"],
-        ["1073741824", "268435456", "float", "sum", "-1", "38400.0", "28.00", "42.00", "0", "38400.0", "28.00", "42.00", "0"],
-        ["1024", "128", "double", "none", "1", "N/A", "N/A", "N/A", "N/A", "2399.00", "28.00", "42.00", "N/A"],
-    ]
 
 
 @pytest.mark.parametrize(("row", "columns"), [
@@ -81,14 +71,6 @@ def test_a_block_without_figures_has_comments_only_and_one_rank_no_bus() -> None
     assert "# Avg bus bandwidth    : N/A \n" in text
 
 
-def test_two_values_and_why_cases_stopped_are_in_the_comments() -> None:
-    modes = [{"time_s": 2.3e-6, "share": 0.82}, {"time_s": 10.7e-6, "share": 0.18}]
-    rows = [make_row(8, modes=modes, flags=("two_modes",), stopped="max_time"), make_row(16, stopped="precision")]
-    foot = [line for line in text_of(rows).splitlines() if line.startswith(("# bimodal", "# stopped", "# flag"))]
-    assert foot[0].startswith("# flag at 8 B: bimodal: ")
-    assert foot[1:] == ["# bimodal at 8 B: 2.300 us 82 % / 10.70 us 18 %", "# stopped by: precision 1, max-time 1"]
-
-
 VALUES = [
     0, 0.001, 0.129, 9.999, 99.994, 99.995, 99.999, 999.99, 1000, 9999.96, 9999.99, 99999.5, 123456.7, 999999.4, 999999.6,
     1e7, 1.25e8, 1e12,
@@ -99,18 +81,15 @@ VALUES = [
 @pytest.mark.parametrize("width", [6, 7])
 def test_figures_follow_printf(width: int) -> None:
     """The output of nccl-tests' rule, by printf itself: the first form with a text that fits."""
-    for value in VALUES:
-        forms = [f"%{width}.2f", f"%{width}.1f", f"%{width}.0f", f"%{width}.{1 if width >= 7 else 0}e"]
-        texts = [_printf(form, value) for form in forms]
-        assert figure(value, width) == next((text for text in texts[:3] if len(text) <= width), texts[3])
+    columns = []
+    for form in (f"%{width}.2f\n", f"%{width}.1f\n", f"%{width}.0f\n", f"%{width}.{1 if width >= 7 else 0}e\n"):
+        done = subprocess.run(["printf", form, *map(str, VALUES)], capture_output=True, text=True, check=True)
+        columns.append(done.stdout.splitlines())
+    for value, *texts, exponent in zip(VALUES, *columns, strict=True):
+        assert figure(value, width) == next((text for text in texts if len(text) <= width), exponent)
 
 
-def _printf(form: str, value: Any) -> str:
-    return subprocess.run(["printf", form, str(value)], capture_output=True, text=True, check=True).stdout
-
-
-def test_heads_name_the_devices_and_count_the_gpus_of_a_process() -> None:
-    assert "# Using devices\n#  Rank  0 Group  0 Pid   4000 on      node0 device  0 [cuda] cuda\n" in text_of([make_row()])
+def test_heads_count_the_gpus_of_a_process() -> None:
     places = [{"rank": i, "host": "node0", "local_rank": i, "pid": 4000 + i // 2, "gpu": f"0000:{i}b:00.0"} for i in range(4)]
     text = text_of([make_row()], places)
     assert "# nThread 1 nGpus 2 minBytes" in text

@@ -1,7 +1,5 @@
 """The timeline of runs as trace events: what a run contains at its time, nothing else, and in the format that viewers open."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc
@@ -40,27 +38,17 @@ def event(ph: str, required: Sequence[str], **properties: Any) -> dict[str, Any]
 
 
 # The Trace Event Format, as far as collbench writes it: complete events, counters, instants, and names of tracks.
-NAMES = ("process_name", "thread_name", "process_sort_index")
+EVENTS = [
+    event("X", ["cat", "ts", "dur", "args"], ts=_US, dur=_US), event("C", ["ts", "args"], ts=_US, args=_NUMBERS),
+    event("i", ["ts", "s"], ts=_US, s={"enum": ["g", "p", "t"]}),
+    event("M", ["args"], name={"enum": ["process_name", "thread_name", "process_sort_index"]}),
+]  # fmt: skip
 SCHEMA = {
-    "type": "object",
-    "required": ["traceEvents"],
-    "properties": {
-        "displayTimeUnit": {"enum": ["ms", "ns"]},
-        "otherData": {"type": "object"},
-        "traceEvents": {
-            "type": "array",
-            "items": {
-                "oneOf": [
-                    event("X", ["cat", "ts", "dur", "args"], ts=_US, dur=_US),
-                    event("C", ["ts", "args"], ts=_US, args=_NUMBERS),
-                    event("i", ["ts", "s"], ts=_US, s={"enum": ["g", "p", "t"]}),
-                    event("M", ["args"], name={"enum": list(NAMES)}),
-                ]
-            },
-        },
+    "type": "object", "required": ["traceEvents"], "additionalProperties": False, "properties": {
+        "displayTimeUnit": {"enum": ["ms", "ns"]}, "otherData": {"type": "object"},
+        "traceEvents": {"type": "array", "items": {"oneOf": EVENTS}},
     },
-    "additionalProperties": False,
-}
+}  # fmt: skip
 
 
 def events_in(text: str) -> list[dict[str, Any]]:
@@ -155,7 +143,7 @@ def with_samples(path: Path, starts: Any, times: Any, **about: Any) -> Run:
     return read_run(path)
 
 
-def test_each_rank_has_its_samples_in_the_process_of_its_host(tmp_path: Path) -> None:
+def test_each_rank_has_its_samples_in_the_process_of_its_host_and_a_lost_samples_bin_costs_only_them(tmp_path: Path) -> None:
     found = with_samples(tmp_path / "run", [[1.5, 2.0], [1.6, np.nan]], [[0.001, 0.002], [0.003, 0.001]])
     events, left_out = trace_of(found)
     samples = of_kind(events, "sample")
@@ -168,6 +156,10 @@ def test_each_rank_has_its_samples_in_the_process_of_its_host(tmp_path: Path) ->
     tracks = {(processes[each["pid"]], each["args"]["name"]) for each in events if each["name"] == "thread_name"}
     assert tracks == {("run", "cases"), ("run", "events"), ("node1", "rank 0"), ("node1", "rank 1"), ("node2", "rank 2")}
     assert left_out == []
+    (found.path / "samples.bin").unlink()
+    events, left_out = trace_of(found)
+    assert (of_kind(events, "sample"), len(of_kind(events, "phase"))) == ([], 4)
+    assert left_out[0].startswith("run: the samples of 1 case cannot be read, and the trace lacks them: array 'start_s'")
 
 
 @pytest.mark.parametrize("change", [{"ranks": [0]}, {"ranks": "all"}, {"messages": None}])
@@ -176,35 +168,20 @@ def test_samples_that_do_not_belong_together_are_left_out_with_a_sentence(tmp_pa
     assert (of_kind(events, "sample"), len(of_kind(events, "case")), len(left_out)) == ([], 1, 1)
 
 
-def test_a_lost_samples_bin_costs_only_the_samples(tmp_path: Path) -> None:
-    found = with_samples(tmp_path / "run", [[1.5], [1.5]], [[0.001], [0.001]])
-    (found.path / "samples.bin").unlink()
-    events, left_out = trace_of(found)
-    assert (of_kind(events, "sample"), len(of_kind(events, "phase"))) == ([], 4)
-    assert left_out[0].startswith("run: the samples of 1 case cannot be read, and the trace lacks them: array 'start_s'")
-
-
-def test_gauges_of_gpus_are_counters_of_their_host(tmp_path: Path) -> None:
+def test_gauges_of_gpus_are_counters_of_their_host_and_events_instants_with_their_text(tmp_path: Path) -> None:
     state = {"sm_mhz": 1980, "power_w": 612.5, "temperature_c": None, "slowed_by": ["power"], "other": 1}
-    telemetry = {
-        "kind": "telemetry",
-        "utc": "2026-11-21T07:00:02.000Z",
-        "hosts": {"node1": [{"monotonic_s": 77.0, "gpus": {"17:00": state}}]},
-    }
-    events, _ = trace_of(run_of(tmp_path / "run", [], [telemetry]))
+    samples = {"node1": [{"monotonic_s": 77.0, "gpus": {"17:00": state}}]}
+    stored = [
+        {"kind": "telemetry", "utc": "2026-11-21T07:00:02.000Z", "hosts": samples},
+        {"kind": "note", "utc": "2026-11-21T07:00:01.500Z", "text": "a\x1b[31m note"}, {"kind": "abort", "utc": "junk", "text": "no time"},
+        {"kind": "early", "utc": "2026-11-21T06:00:00.000Z"},
+    ]  # fmt: skip
+    events, _ = trace_of(run_of(tmp_path / "run", [row_at(0, 1)], stored))
     assert [(each["name"], each["ts"], each["args"]) for each in of_kind(events, "telemetry")] == [
         ("17:00 SM clock", 2e6, {"MHz": 1980.0}), ("17:00 power", 2e6, {"W": 612.5}), ("17:00 throttled", 2e6, {"reasons": 1}),
     ]  # fmt: skip
-
-
-def test_events_are_instants_with_their_text(tmp_path: Path) -> None:
-    telemetry = [
-        {"kind": "note", "utc": "2026-11-21T07:00:01.500Z", "text": "a\x1b[31m note"},
-        {"kind": "abort", "utc": "junk", "text": "no time"},
-        {"kind": "early", "utc": "2026-11-21T06:00:00.000Z"},
-    ]
-    (found,) = of_kind(trace_of(run_of(tmp_path / "run", [row_at(0, 1)], telemetry))[0], "event")
-    assert (found["name"], found["ts"], found["args"]) == ("note", 1.5e6, {"text": "a?[31m note"})
+    (note,) = of_kind(events, "event")
+    assert (note["name"], note["ts"], note["args"]) == ("note", 1.5e6, {"text": "a?[31m note"})
 
 
 def test_several_runs_are_processes_on_one_time_axis(tmp_path: Path) -> None:

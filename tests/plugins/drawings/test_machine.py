@@ -1,9 +1,12 @@
-"""The machine's picture: well-formed, small, readable without colours, and true."""
+"""The machine's picture: well-formed, small, readable without colours, and true; `probe --svg` writes one of each node that differs."""
 
+import json
 import os
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
+from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -11,10 +14,13 @@ from defusedxml.ElementTree import fromstring
 from msgspec.structs import replace
 
 from collbench.machine.model import Gpu, GpuLink, Machine, Nic, NumaNode, PcieLink, Port
+from collbench.machine.snapshot import topology_json
 from collbench.plugins.drawings.machine import MOST_PARTS, picture
+from tests.cli.command import ROOT, run_here
+from tests.cli.test_probe import cluster, node
 from tests.machine.machines import MACHINES, bridge, dgx, ethernet, gpu_device, laptop, mesh, nic_device, pcie_box
 
-ROOT = Path(__file__).parents[3]
+__all__ = ["cluster"]  # a fixture
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -31,41 +37,35 @@ def with_class(root: Element, tag: str, word: str) -> list[Element]:
     return [each for each in root.iter(f"{SVG}{tag}") if word in (each.get("class") or "").split()]
 
 
+def sides(box: Element) -> list[float]:
+    return [float(box.get(side) or 0) for side in ("x", "y", "width", "height")]
+
+
 @pytest.mark.system
 def test_a_machine_has_the_same_picture_in_every_process() -> None:
     code = "from tests.machine.machines import mesh; from collbench.plugins.drawings.machine import picture; print(picture(mesh()))"
-    drawings = {
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE
-        ).stdout
-        for seed in ("2", "3")
-    }
+    drawings = set()
+    for seed in ("2", "3"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        drawings.add(subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE).stdout)
     assert len(drawings) == 1
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_part_is_there_inside_the_page(name: str) -> None:
+def test_every_part_is_there_inside_the_page_and_no_card_covers_another(name: str) -> None:
     machine = MACHINES[name]()
     root = drawn(machine)
     words = texts(root)
-    assert ([word for word in words if word.startswith("GPU ")] and machine.gpus) or not machine.gpus
+    assert any(word.startswith("GPU ") for word in words) is bool(machine.gpus)
     assert {f"GPU {gpu.index}" for gpu in machine.gpus} <= set(words)
     assert {nic.name for nic in machine.nics if nic.virtual is None} <= set(words)
-    width, height = float(root.get("width") or 0), float(root.get("height") or 0)
-    for box in root.iter(f"{SVG}rect"):
-        assert 0 <= float(box.get("x") or 0) <= float(box.get("x") or 0) + float(box.get("width") or 0) <= width
-        assert 0 <= float(box.get("y") or 0) <= float(box.get("y") or 0) + float(box.get("height") or 0) <= height
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_cards_do_not_cover_each_other(name: str) -> None:
-    root = drawn(MACHINES[name]())
-    boxes = [each for kind in ("gpu", "nic", "switch") for each in with_class(root, "rect", kind)]
-    sides = [tuple(float(each.get(side) or 0) for side in ("x", "y", "width", "height")) for each in boxes]
-    for place, (x, y, width, height) in enumerate(sides):
-        for other_x, other_y, other_width, other_height in sides[place + 1 :]:
-            apart = x + width <= other_x or other_x + other_width <= x or y + height <= other_y or other_y + other_height <= y
-            assert apart
+    page_width, page_height = float(root.get("width") or 0), float(root.get("height") or 0)
+    for x, y, width, height in map(sides, root.iter(f"{SVG}rect")):
+        assert 0 <= x <= x + width <= page_width
+        assert 0 <= y <= y + height <= page_height
+    cards = [sides(each) for kind in ("gpu", "nic", "switch") for each in with_class(root, "rect", kind)]
+    for (x, y, width, height), (other_x, other_y, other_width, other_height) in combinations(cards, 2):
+        assert x + width <= other_x or other_x + other_width <= x or y + height <= other_y or other_y + other_height <= y
 
 
 def test_a_screen_reader_a_dark_page_and_a_report_can_have_the_picture() -> None:
@@ -163,11 +163,9 @@ def test_switches_below_switches() -> None:
     pci = (bridge("0000:10:00.0", None, 0, "bridge"), bridge("0000:11:00.0", "0000:10:00.0", 0), *ports, *inner)
     gpus = tuple(Gpu(device.address, index, device.address) for index, device in enumerate(each for each in pci if each.kind == "gpu"))
     machine = Machine(
-        numa_nodes=(NumaNode(0),),
-        pci=(*pci, nic_device("0000:40:00.0", "0000:12:02.0", 0)),
-        gpus=gpus,
+        numa_nodes=(NumaNode(0),), pci=(*pci, nic_device("0000:40:00.0", "0000:12:02.0", 0)), gpus=gpus,
         nics=(Nic("mlx5_0", "0000:40:00.0"),),
-    )
+    )  # fmt: skip
     root = drawn(machine)
     assert len(with_class(root, "rect", "switch")) == 3
     assert {"PCIe switch 0000:11:00.0", "PCIe switch 0000:20:00.0", "PCIe switch 0000:30:00.0"} <= set(texts(root))
@@ -201,3 +199,18 @@ def test_what_has_no_room_no_card_or_no_parts_is_named() -> None:
     assert "no GPU, no physical NIC" in texts(drawn(Machine(numa_nodes=(NumaNode(0, "0-1"),), nics=(virtual,))))
     assert "no GPU, no NIC" in texts(drawn(Machine(numa_nodes=(NumaNode(0, "0-1"),))))
     assert "machine without a name" in texts(drawn(Machine()))
+
+
+def test_pictures_of_nodes_are_written_where_they_can_be(tmp_path: Path, cluster: str) -> None:
+    done = run_here(tmp_path, "probe", "--from", cluster, "--svg", "nodes.svg")
+    assert done.returncode == 0 and [line.split()[-1] for line in done.stderr.splitlines()] == ["nodes-node1.svg", "nodes-node3.svg"]
+    for name in ("nodes-node1.svg", "nodes-node3.svg"):
+        assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
+    done = run_here(tmp_path, "probe", "--from", cluster, "--svg", "nowhere/x.svg")
+    assert done.returncode == 2 and "nowhere/x-node1.svg" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_host_name_cannot_move_a_picture_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "evil.json").write_text(json.dumps(topology_json([node("../../up"), node("b", 3)])))
+    done = run_here(tmp_path, "probe", "--from", "evil.json", "--svg", "out.svg")
+    assert done.returncode == 0 and (tmp_path / "out-.._.._up.svg").exists()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from collbench.machine.doctor.examine import examined_parts
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import GpuLinkLimit, Limit, NicLimit, PcieLimit, limited_by
@@ -18,15 +17,11 @@ from collbench.plugins.drawings.svg import style
 from collbench.report.html.chart import Chart, Section
 from collbench.report.html.page import html
 from collbench.report.kinds import SuspectLink
-from collbench.report.machine import title
 from collbench.report.material import Material
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
-from tests.conftest import needs_plugin
 from tests.machine.machines import dgx, laptop, mesh, pcie_box
 from tests.results.rows import make_row, store
-
-ROOT = Path(__file__).parents[3]
 
 
 def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
@@ -36,59 +31,31 @@ def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
 EIGHT = NicLimit(ports=((8, 400e9),))
 SLOT = PcieLimit(generation=4, lanes=16)
 NVLINK = ceiling_of(450e9, GpuLinkLimit(link="NVLink", count=18, bytes_per_s=25e9))
-NICS = ceiling_of(400e9, EIGHT)
 
 
-def shown(
-    folder: Path,
-    machines: Sequence[Machine],
-    ceiling: Ceiling = NVLINK,
-    rows: Sequence[Row] | None = None,
-    also: dict[str, object] | None = None,
-) -> Section:
-    path = store(folder / "run", rows or [make_row(ceiling=ceiling)], hosts=[machine.hostname for machine in machines])
+def shown(folder: Path, machines: Sequence[Machine], *ceilings: Ceiling, also: dict[str, object] | None = None) -> Section:
+    path = store(
+        folder / "run", [make_row(ceiling=ceiling) for ceiling in ceilings or (NVLINK,)], hosts=[machine.hostname for machine in machines]
+    )
     (path / "topology.json").write_text(json.dumps({**topology_json(machines), **(also or {})}))
     made = section(Material([read_run(path)], folder / "page.html"))
     assert made is not None
     return made
 
 
-def test_equal_machines_are_drawn_once(tmp_path: Path) -> None:
-    made = shown(tmp_path, [replace(dgx(), hostname=f"node{number}") for number in range(1, 9)])
-    (chart,) = made.charts
-    assert chart.title == "node[1-8] (8 equal machines)"
-    assert chart.caption == "node[1-8]: 8 × H100 80GB HBM3, 8 NICs at 400 Gb/s InfiniBand. Marked as limiting: NVLink 18×25 GB/s."
-    assert chart.drawing.count(">limits<") == 8
-    assert chart.drawing.startswith("<svg ")
-
-
 def test_what_limits_is_in_the_table_of_parts(tmp_path: Path) -> None:
-    rows = [make_row(ceiling=NVLINK), make_row(operation="alltoall", ceiling=NICS), make_row(8, operation="alltoall", ceiling=NICS)]
-    made = shown(tmp_path, [dgx()], rows=rows)
-    assert made.charts[0].caption.endswith("Marked as limiting: NVLink 18×25 GB/s; NIC 8×400 Gb/s.")
-    parts = {row[0]: row for row in made.charts[0].table.rows}
-    assert parts["GPU 0"] == [
-        "GPU 0",
-        "0000:18:00.0, H100 80GB HBM3, 80 GiB, PCIe Gen5 x16; NVLink: 18 to a switch, each 26.6 GB/s",
-        "limits",
-    ]
-    assert parts["NIC mlx5_0 (ib0)"][2] == "limits" and parts["processors"][2] == ""
+    (chart,) = shown(tmp_path, [dgx()], NVLINK, ceiling_of(400e9, EIGHT)).charts
+    assert chart.caption.endswith("Marked as limiting: NVLink 18×25 GB/s; NIC 8×400 Gb/s.")
+    marks = {row[0]: row[2] for row in chart.table.rows}
+    assert (marks["GPU 0"], marks["NIC mlx5_0 (ib0)"], marks["processors"]) == ("limits", "limits", "")
 
 
-@pytest.mark.parametrize(
-    ("machine", "ceiling", "marks"),
-    [
-        (dgx(), ceiling_of(1e9, EIGHT), 8),
-        (mesh(), ceiling_of(1e9, GpuLinkLimit(link="NVLink", count=12, bytes_per_s=25e9)), 3),
-        (pcie_box(), ceiling_of(1e9, PcieLimit(generation=4, lanes=8)), 1),
-        (laptop(), ceiling_of(1e9, NicLimit(ports=((1, 1e9),), interface="enp2s0")), 1),
-        (dgx(), ceiling_of(1e9, EIGHT.of(host="dgx01")), 8),
-        (dgx(), ceiling_of(1e9, NicLimit(ports=((1, 1e9),), interface="eth0")), 0),
-        (dgx(), Ceiling("topology", 1e9, "NIC 8×400 Gb/s"), 0),  # of an earlier version: text alone
-    ],
-)
-def test_marks_are_what_the_ceiling_names(machine: Machine, ceiling: Ceiling, marks: int, tmp_path: Path) -> None:
-    made = shown(tmp_path, [machine], ceiling)
+@pytest.mark.parametrize(("ceiling", "marks"), [
+    (ceiling_of(1e9, EIGHT.of(host="dgx01")), 8), (ceiling_of(1e9, NicLimit(ports=((1, 1e9),), interface="eth0")), 0),
+    (Ceiling("topology", 1e9, "NIC 8×400 Gb/s"), 0),  # of an earlier version: text alone
+])  # fmt: skip
+def test_marks_are_what_the_ceiling_names(ceiling: Ceiling, marks: int, tmp_path: Path) -> None:
+    made = shown(tmp_path, [dgx()], ceiling)
     assert made.charts[0].drawing.count(">limits<") == marks
     assert ("Marked as limiting" in made.charts[0].caption) == bool(marks)
     assert ("Limiting, but not marked in this drawing: " in made.charts[0].caption) == (not marks)
@@ -112,11 +79,8 @@ def test_drawings_have_one_style_sheet_and_the_first_has_the_pattern(tmp_path: P
     assert style() in text
 
 
-def test_runs_that_show_nothing_have_no_section(tmp_path: Path) -> None:
-    assert section(Material([read_run(store(tmp_path / "run", [make_row()]))], tmp_path / "page.html")) is None
-
-
-def test_foreign_and_many_machines_are_sentences_and_names_no_markup(tmp_path: Path) -> None:
+def test_without_machines_there_is_no_section_foreign_and_many_ones_are_sentences_and_names_no_markup(tmp_path: Path) -> None:
+    assert section(Material([read_run(store(tmp_path / "bare", [make_row()]))], tmp_path / "page.html")) is None
     made = shown(tmp_path, [], also={"machines": [{"hostname": "x"}, 7]})
     assert any("`collbench probe`" in text for text in made.texts)
     assert any("not a machine" in text for text in made.texts)
@@ -158,17 +122,6 @@ def mark_of(chart: Chart) -> dict[str, str]:
 
 def tcp(rate: float, host: str | None = None) -> Ceiling:
     return replace(ceiling_of(rate / 8, NicLimit(ports=((1, rate),), interface="eth0", host=host)), kind="network")
-
-
-def test_a_virtual_interface_that_carried_traffic_is_drawn_and_limits(tmp_path: Path) -> None:
-    made = machines_section(tmp_path, cluster(tmp_path, {"a": 1e9, "b": 1e9}, row=make_row(ceiling=tcp(1e9))))
-    network, nodes = made.charts
-    assert network.caption == "2 hosts. The expected rates are limited by eth0 of a (1 Gb/s), eth0 of b (1 Gb/s)."
-    assert network.drawing.count(">limits<") == 2 and network.drawing.count(">1 Gb/s<") == 2
-    assert (nodes.title, nodes.drawing.count(">limits<"), nodes.drawing.count(">eth0<")) == ("a, b (2 equal machines)", 1, 1)
-    assert nodes.caption.endswith("Marked as limiting: NIC eth0 1 Gb/s, TCP.")
-    assert "Virtual interfaces are not drawn: docker0." in nodes.drawing
-    assert [row[0] for row in nodes.table.rows] == ["NIC eth0"]
 
 
 def test_a_rate_before_and_after_and_the_slow_link(tmp_path: Path) -> None:
@@ -217,18 +170,6 @@ def test_one_host_has_no_network_and_another_machine_is_drawn_apart(tmp_path: Pa
     assert len(made.charts) == 3 and made.texts == ["not the same machine in all runs (see what differs, below): a, b"]
 
 
-@needs_plugin("hunt")
-@pytest.mark.parametrize(("run", "host", "caption"), [
-    ("hunt-host", "cb1h7", "8 hosts. Slow: eth0 of cb1h7 (51 % of the others)."),
-    ("pairs-trials/host-0", "cb1h2", "8 hosts. Slow: the link of cb1h2 (50 % of the others)."),
-])  # fmt: skip
-def test_the_link_that_a_finding_names_is_marked(run: str, host: str, caption: str, tmp_path: Path) -> None:
-    network = machines_section(tmp_path, read_run(ROOT / "reports" / run)).charts[0]
-    assert network.caption == caption
-    assert [name for name, mark in mark_of(network).items() if mark == "slow"] == [host]
-    assert network.drawing.count(">slow<") == 1
-
-
 def test_paths_and_many_hosts_of_a_network() -> None:
     links = [HostLink(host, "eth0") for host in ("a", "b", "c")]
     paths = [SuspectLink(("a", "c"), True), SuspectLink(("a", "b"), False)]
@@ -242,7 +183,3 @@ def test_paths_and_many_hosts_of_a_network() -> None:
     assert "n[000-076,078-099]" in drawing and ">n077<" in drawing
     apart = network_picture([replace(link, after=1e9 + number) for number, link in enumerate(links)])
     assert apart.count('class="nic"') == 16 and ">n077<" in apart and "84 more hosts are not drawn." in apart
-    machine = Machine(hostname="vm", nics=(Nic("eth0", virtual="virtio"), Nic("ifb0", virtual="ifb")))
-    assert title(machine).endswith("no NIC, 2 virtual interfaces")
-    assert examined_parts([machine]) == "1 machine: 0 GPUs, 0 NICs, 2 virtual interfaces, 0 PCI devices"
-    assert examined_parts([dgx()]).startswith("1 machine: 8 GPUs, 8 NICs, ")

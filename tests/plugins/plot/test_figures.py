@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from msgspec.structs import replace
 
 import collbench
-from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.plot.figures import MOST_PANELS, figure_of, panels_of, write
-from collbench.report.charts import MOST_LINES, NODES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, RatioPanel, size_charts
+from collbench.report.charts import MOST_LINES, NODES, PERCENT, RANKS, TIME, LinePanel, MatrixPanel, Panel, size_charts
 from collbench.report.figures import draw
 from collbench.report.html.against import section
 from collbench.report.html.curves import data_of
@@ -57,8 +56,8 @@ def history_of(*hosts: list[str]) -> Material:
     return material(*runs)
 
 
-def line_panel(panels: list[Panel]) -> LinePanel:
-    (panel,) = panels
+def panel_of(page: Material, kind: str) -> LinePanel:
+    (panel,) = panels_of(page, kind)
     assert isinstance(panel, LinePanel)
     return panel
 
@@ -81,50 +80,44 @@ class TestMarks:
         (chart,) = size_charts(page)
         data = data_of(chart)
         (series,) = data["series"]
-        artists = drawn(line_panel(panels_of(page, "bandwidth")))
+        artists = drawn(panel_of(page, "bandwidth"))
         for state, name in (("", "sound 0"), ("doubtful", "doubtful 0"), ("wrong", "wrong 0")):
-            on_page = [
-                (size, rate)
-                for size, rate, at in zip(data["sizes"], series["rate"], series["states"], strict=True)
-                if at == state and rate is not None
-            ]
+            points = zip(data["sizes"], series["rate"], series["states"], strict=True)
+            on_page = [(size, rate) for size, rate, at in points if at == state and rate is not None]
             assert [size for size, _ in on_page] == [size for size, _ in artists[name]], name
             assert [rate for _, rate in artists[name]] == pytest.approx([rate for _, rate in on_page], rel=1e-5), name
         assert len(artists["wrong 0"]) == 1 and len(artists["doubtful 0"]) == 2 and len(artists["sound 0"]) == 4
 
-    def test_values_have_units_and_intervals_of_the_time(self) -> None:
+    def test_values_have_units_and_intervals_of_the_time_and_percentages_a_line_at_100(self) -> None:
         (row,) = sweep(sizes=[1 << 20])
-        assert drawn(line_panel(panels_of(of(row), "bandwidth")))["sound 0"][0][1] == pytest.approx(row.busbw_bytes_per_s / 1e9)  # type: ignore[operator]
-        assert drawn(line_panel(panels_of(of(row), "time")))["sound 0"][0][1] == pytest.approx(row.time_s.p50)  # type: ignore[union-attr]
-        assert drawn(line_panel(panels_of(of(row), "percent")))["sound 0"][0][1] == pytest.approx(row.percent_of_ceiling)
-        (mark,) = line_panel(panels_of(of(row), "percent")).lines[0].marks
+        assert drawn(panel_of(of(row), "bandwidth"))["sound 0"][0][1] == pytest.approx(row.busbw_bytes_per_s / 1e9)  # type: ignore[operator]
+        assert drawn(panel_of(of(row), "time"))["sound 0"][0][1] == pytest.approx(row.time_s.p50)  # type: ignore[union-attr]
+        panel = panel_of(of(row), "percent")
+        assert panel.values == PERCENT and set(panel.limits[0].values.values()) == {100.0}
+        assert drawn(panel)["sound 0"][0][1] == pytest.approx(row.percent_of_ceiling)
+        (mark,) = panel.lines[0].marks
         percent = row.percent_of_ceiling
         assert percent is not None
         assert (mark.value.value, mark.value.low, mark.value.high) == pytest.approx((percent, percent / 1.01, percent / 0.99))
 
     def test_no_line_joins_what_was_not_measured_and_unreliable_values_are_open(self) -> None:
-        path = drawn(line_panel(panels_of(of(*sweep(sizes=[8, 64, 1 << 22])), "bandwidth")))["line 0"]
+        path = drawn(panel_of(of(*sweep(sizes=[8, 64, 1 << 22])), "bandwidth"))["line 0"]
         assert [isnan(value) for _, value in path] == [False, False, True, False]
         rows = sweep()
         rows[3] = replace(rows[3], percent_of_ceiling=None)
-        path = drawn(line_panel(panels_of(of(*rows), "percent")))["line 0"]
+        path = drawn(panel_of(of(*rows), "percent"))["line 0"]
         assert [isnan(value) for _, value in path] == [False] * 3 + [True] + [False] * 4
         rows[3] = replace(rows[3], flags=("above_bound",))
-        artists = drawn(line_panel(panels_of(of(*rows), "bandwidth")))
+        artists = drawn(panel_of(of(*rows), "bandwidth"))
         assert [size for size, _ in artists["doubtful 0"]] == [SIZES[3]]
 
-    def test_colors_dashes_and_expected_lines_have_their_owners(self) -> None:
-        page = runs_of(before=[*sweep("gloo"), *sweep("mpi")], after=[*sweep("gloo", 1.2), *sweep("mpi", 1.2)])
-        lines = line_panel(panels_of(page, "bandwidth")).lines
-        assert {(line.name, line.color, line.dash) for line in lines} == {
-            ("gloo (before)", 0, 0), ("mpi (before)", 1, 0), ("gloo (after)", 0, 1), ("mpi (after)", 1, 1),
-        }  # fmt: skip
+    def test_expected_lines_have_their_owners(self) -> None:
         mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi")]
         apart, common = of(*sweep("gloo"), *mpi), of(*sweep("gloo"), *sweep("mpi"))
-        assert [(limit.name, limit.rates, limit.color) for limit in line_panel(panels_of(apart, "bandwidth")).limits] == [
+        assert [(limit.name, limit.rates, limit.color) for limit in panel_of(apart, "bandwidth").limits] == [
             ("expected (gloo)", "12.5 GB/s", 0), ("expected (mpi)", "20.0 GB/s", 1),
         ]  # fmt: skip
-        assert [(limit.name, limit.color) for limit in line_panel(panels_of(common, "bandwidth")).limits] == [("expected", None)]
+        assert [(limit.name, limit.color) for limit in panel_of(common, "bandwidth").limits] == [("expected", None)]
 
 
 class TestKinds:
@@ -133,11 +126,11 @@ class TestKinds:
             nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None}
             return [make_row(0, operation="barrier", ranks=ranks, time_s=make_times(time_s), **nothing)]
 
-        panel = line_panel(panels_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling"))
+        panel = panel_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling")
         assert (panel.title, panel.values) == ("barrier", TIME)
         assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
         page = runs_of(two=sweep(ranks=2, sizes=SIZES), four=sweep(ranks=4, factor=2.0, sizes=SIZES[:-1]))
-        panel = line_panel(panels_of(page, "scaling"))
+        panel = panel_of(page, "scaling")
         assert (panel.title, panel.over) == ("allreduce, 4 MiB", RANKS)
         (line,) = panel.lines
         two, four = (mark.value.value for mark in line.marks)
@@ -147,30 +140,30 @@ class TestKinds:
 
     def test_scaling_over_ranks_joins_runs_by_their_numbers_of_ranks(self) -> None:
         page = runs_of(two=sweep(ranks=2), four=sweep(ranks=4), again=sweep(ranks=4, factor=2.0))
-        panel = line_panel(panels_of(page, "scaling"))
+        panel = panel_of(page, "scaling")
         (line,) = panel.lines
         assert (line.name, line.is_joined, [mark.at for mark in line.marks]) == ("mpi", False, [2, 4, 4])
         artists = drawn(panel)
         assert artists["points 0"] == [] and "line 0" not in artists
         assert [at for at, _ in artists["sound 0"]] == [2, 4, 4]
         page = runs_of(before=[*sweep(ranks=2), *sweep(ranks=4)], after=[*sweep(ranks=2, factor=2.0), *sweep(ranks=4, factor=2.0)])
-        lines = line_panel(panels_of(page, "scaling")).lines
+        lines = panel_of(page, "scaling").lines
         assert [(line.name, line.dash, line.is_joined, [mark.at for mark in line.marks]) for line in lines] == [
             ("mpi (before)", 0, True, [2, 4]), ("mpi (after)", 1, True, [2, 4]),
         ]  # fmt: skip
         page = runs_of(a=[*sweep(ranks=2), *sweep(ranks=2, dtype="float64")], b=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")],
                        c=[*sweep(ranks=4), *sweep(ranks=4, dtype="float64")])  # fmt: skip
-        lines = line_panel(panels_of(page, "scaling")).lines
+        lines = panel_of(page, "scaling").lines
         assert [(line.name, line.color, line.is_joined) for line in lines] == [("mpi float32", 0, False), ("mpi float64", 1, False)]
 
     def test_scaling_over_nodes_has_a_line_for_each_number_of_ranks_per_node(self) -> None:
         page = runs_of(a=sweep(ranks=2, nodes=1), b=sweep(ranks=4, nodes=1), c=sweep(ranks=4, nodes=2), d=sweep(ranks=8, nodes=2))
-        panel = line_panel(panels_of(page, "scaling"))
+        panel = panel_of(page, "scaling")
         assert panel.over == NODES
         assert [(line.name, line.is_joined, [mark.at for mark in line.marks]) for line in panel.lines] == [
             ("mpi, 2 ranks per node", True, [1, 2]), ("mpi, 4 ranks per node", True, [1, 2]),
         ]  # fmt: skip
-        (line,) = line_panel(panels_of(runs_of(a=sweep(ranks=4, nodes=1), b=sweep(ranks=4, nodes=2)), "scaling")).lines
+        (line,) = panel_of(runs_of(a=sweep(ranks=4, nodes=1), b=sweep(ranks=4, nodes=2)), "scaling").lines
         assert (line.name, [mark.at for mark in line.marks]) == ("mpi", [1, 2])
 
     def test_scaling_has_expected_lines_of_few_backends(self) -> None:
@@ -178,23 +171,20 @@ class TestKinds:
             mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi", ranks=ranks)]
             return [*sweep("gloo", ranks=ranks), *mpi]
 
-        panel = line_panel(panels_of(runs_of(two=both(2), four=both(4)), "scaling"))
+        panel = panel_of(runs_of(two=both(2), four=both(4)), "scaling")
         assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [
             ("expected (gloo)", {2: 12.5, 4: 12.5}, 0), ("expected (mpi)", {2: 20.0, 4: 20.0}, 1),
         ]  # fmt: skip
 
         def all_of(ranks: int) -> list[Row]:
-            return [
-                replace(row, ceiling=Ceiling("measured", (10 + number) * 1e9, "memory copy"))
-                for number in range(4)
-                for row in sweep(f"library-{number}", ranks=ranks)
-            ]
+            limits = {f"library-{number}": Ceiling("measured", (10 + number) * 1e9, "memory copy") for number in range(4)}
+            return [replace(row, ceiling=limit) for name, limit in limits.items() for row in sweep(name, ranks=ranks)]
 
-        panel = line_panel(panels_of(runs_of(two=all_of(2), four=all_of(4)), "scaling"))
+        panel = panel_of(runs_of(two=all_of(2), four=all_of(4)), "scaling")
         assert [(limit.name, limit.values, limit.color) for limit in panel.limits] == [("expected", {2: 13.0, 4: 13.0}, None)]
 
     def test_history_joins_equal_hosts_and_leaves_out_impossible_dates(self) -> None:
-        panel = line_panel(panels_of(history_of(["a1", "a2"], ["a1", "a2"], ["b"]), "history"))
+        panel = panel_of(history_of(["a1", "a2"], ["a1", "a2"], ["b"]), "history")
         assert [(line.name, line.is_joined, len(line.marks)) for line in panel.lines] == [
             ("mpi, a[1-2]", True, 2), ("mpi, b", False, 1),
         ]  # fmt: skip
@@ -202,7 +192,7 @@ class TestKinds:
         assert panel.lines[0].marks[1].at - panel.lines[0].marks[0].at == 1  # day
         long = [f"{letter}{'-' * 70}" for letter in "xx"]
         page = history_of([long[0] + "1"], [long[0] + "1"], [long[1] + "2"], [long[1] + "2"])
-        panel = line_panel(panels_of(page, "history"))
+        panel = panel_of(page, "history")
         assert [line.dash for line in panel.lines] == [0, 1]
         assert [line.name[-4:] for line in panel.lines] == ["… #1", "… #2"]
         axes = Figure().subplots()
@@ -211,7 +201,7 @@ class TestKinds:
         assert legend is not None and len(legend.get_texts()) == 2
         days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "9999-12-31T23:59:59Z", "1969-12-31T00:00:00Z"]
         runs = [run_of([(row, {}) for row in sweep()], f"run-{day}", started_utc=day) for day in days]
-        panel = line_panel(panels_of(material(*runs), "history"))
+        panel = panel_of(material(*runs), "history")
         assert panel.note == "2 runs left out: no date (1970 to 2200)"
         assert len(panel.lines[0].marks) == 2
         with pytest.raises(UsageError, match=r"several runs with a date \(1970 to 2200\): these are 1"):
@@ -228,16 +218,6 @@ class TestKinds:
         found = section(material(*runs))
         assert found is not None
         assert [chart.title for chart in found.charts] == ["new/allreduce against old/allreduce: time, case by case"]
-        before, after = (collbench.read(ROOT / "reports/regression" / name) for name in ("before", "after"))
-        (panel,) = panels_of(Material([*before, *after], Path()), "compare")
-        assert isinstance(panel, RatioPanel)
-        ratios = {case.time.value for case in collbench.compare(before, after).cases if case.time}
-        assert {line.marks[0].ratio for line in panel.lines} == ratios
-        assert [line.marks[0].outcome for line in panel.lines] == [Outcome.SLOWER] * 7 + [Outcome.INCONCLUSIVE]
-        axes = Figure().subplots()
-        draw(panel, axes)
-        faces = {str(line.get_gid()): line.get_markerfacecolor() for line in axes.lines if line.get_gid()}
-        assert faces["slower 4"] == "#ffffff" != faces["slower 0"]  # the fifth one is doubtful
 
     def test_a_matrix_has_a_field_for_each_pair(self) -> None:
         panel = MatrixPanel("bandwidth", ["a", "b"], [[float("nan"), 1.0], [2.0, float("nan")]], "GB/s", [(1, 0)])
@@ -265,13 +245,13 @@ class TestKinds:
         with pytest.raises(UsageError, match="--operation 'gather': these runs have allreduce, alltoall"):
             panels_of(page, "bandwidth", ["gather"])
         rows = [row for number in range(MOST_LINES + 2) for row in sweep(backend=f"library-{number}", sizes=[1 << 20])]
-        panel = line_panel(panels_of(of(*rows), "bandwidth"))
+        panel = panel_of(of(*rows), "bandwidth")
         assert (len(panel.lines), panel.note) == (MOST_LINES, "allreduce: 2 lines left out, since 16 are drawn")
         page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
         with pytest.raises(UsageError, match="select at most 12 with --operation"):
             panels_of(page, "bandwidth")
         rows = [row for end in "ab" for row in sweep(backend=f"{'library' * 10}-{end}")]
-        names = [line.name for line in line_panel(panels_of(of(*rows), "bandwidth")).lines]
+        names = [line.name for line in panel_of(of(*rows), "bandwidth").lines]
         assert [(len(name), name[-4:]) for name in names] == [(59, "… #1"), (59, "… #2")]
 
 
@@ -280,14 +260,13 @@ def _written(path: Path, rows: list[Row]) -> bytes:
     return path.read_bytes()
 
 
-class TestSlides:
-    def test_a_slide_is_wide_and_has_few_panels(self) -> None:
-        page = of(*sweep(), *sweep(operation="broadcast"))
-        width, height = figure_of(panels_of(page, "bandwidth"), "slide").get_size_inches()
-        assert (width, height) == (13.33, 7.5)
-        many = of(*(row for number in range(5) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
-        with pytest.raises(UsageError, match="a slide of 5 panels is not readable: select at most 4 with --operation"):
-            figure_of(panels_of(many, "bandwidth"), "slide")
+def test_a_slide_is_wide_and_has_few_panels() -> None:
+    page = of(*sweep(), *sweep(operation="broadcast"))
+    width, height = figure_of(panels_of(page, "bandwidth"), "slide").get_size_inches()
+    assert (width, height) == (13.33, 7.5)
+    many = of(*(row for number in range(5) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
+    with pytest.raises(UsageError, match="a slide of 5 panels is not readable: select at most 4 with --operation"):
+        figure_of(panels_of(many, "bandwidth"), "slide")
 
 
 def extents(figure: Figure) -> list[tuple[str, float, float]]:
@@ -327,9 +306,11 @@ class TestTextsThatFit:
             return int(legend._ncols)  # type: ignore[attr-defined]
 
         assert columns("abc", "paper") > columns("a-longer-name", "paper") > columns("a-longer-name", "slide") >= 1
-        rows = [row for number in range(2) for row in sweep(f"{'library' * 7}-{number}")]
-        figure = figure_of(panels_of(of(*rows), "bandwidth"))
-        assert len(figure.legends) == 1 and figure.axes[0].get_legend() is None
+        names = [f"{'library' * 7}-{number}" for number in range(2)]
+        figure = figure_of(panels_of(of(*(row for name in names for row in sweep(name))), "bandwidth"))
+        (legend,) = figure.legends  # below all panels
+        assert [axes.get_legend() for axes in figure.axes] == [None]
+        assert {text.get_text() for text in legend.get_texts()} >= set(names)
         rows = [row for operation in ("allgather", "allreduce", "alltoall", "broadcast") for row in sweep(operation=operation)]
         figure = figure_of(panels_of(of(*rows), "percent"), "slide")
         assert [axes.get_ylabel() for axes in figure.axes] == ["% of expected\nbandwidth"] * 4
@@ -352,15 +333,15 @@ class TestTextsThatFit:
 
     def test_ticks_are_apart_and_regular(self) -> None:
         axes = Figure().subplots()
-        draw(line_panel(panels_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth")), axes)
+        draw(panel_of(of(*sweep(sizes=[4000 * number for number in range(1, 301)])), "bandwidth"), axes)
         ticks = list(axes.get_xticks())
         assert ticks[-1] == 1_200_000 and 5 <= len(ticks) <= 8
         assert all(large / small >= 300 ** (1 / 7) for small, large in pairwise(ticks))
         axes = Figure().subplots()
-        draw(line_panel(panels_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling")), axes)
+        draw(panel_of(runs_of(none=sweep(ranks=0), two=sweep(ranks=2), four=sweep(ranks=4)), "scaling"), axes)
         assert list(axes.get_xticks()) == [2, 4]
         axes = Figure().subplots()
-        draw(line_panel(panels_of(of(*sweep()), "bandwidth")), axes)
+        draw(panel_of(of(*sweep()), "bandwidth"), axes)
         assert list(axes.get_xticks()) == SIZES[1::2]
 
 
@@ -380,37 +361,23 @@ class TestFiles:
         for shown in (">$x_1$<", ">_hidden<", ">&lt;b&gt;bold&lt;/b&gt;<"):
             assert shown in text
 
-    def test_many_lines_have_one_legend_below_all_panels(self) -> None:
-        rows = [row for number in range(9) for row in sweep(backend=f"library-{number}")]
-        figure = figure_of(panels_of(of(*rows), "bandwidth"))
-        assert [axes.get_legend() for axes in figure.axes] == [None]
-        (legend,) = figure.legends
-        assert {text.get_text() for text in legend.get_texts()} >= {f"library-{number}" for number in range(9)}
-
     def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot be written"):
             _written(tmp_path / "missing" / "a.pdf", sweep())
 
 
-def test_percent_has_a_line_at_100() -> None:
-    panel = line_panel(panels_of(of(*sweep()), "percent"))
-    assert panel.values == PERCENT
-    assert set(panel.limits[0].values.values()) == {100.0}
-
-
-class TestPythonFunction:
-    def test_figures_on_axes_have_one_panel_and_a_known_style(self, tmp_path: Path) -> None:
-        runs = collbench.read(store(tmp_path / "run", sweep()))
-        axes = Figure().subplots()
-        assert runs.plot(ax=axes) is axes
-        assert axes.get_ylabel() == "bus bandwidth, GB/s"
-        assert runs.plot("time").axes[0].get_ylabel() == "time"
-        runs = collbench.read(store(tmp_path / "second" / "run", [*sweep(), *sweep(operation="broadcast")]))
-        with pytest.raises(UsageError, match="one panel fits on `ax`, and these runs have 2"):
-            runs.plot(ax=Figure().subplots())
-        assert runs.plot(ax=Figure().subplots(), operation="broadcast").get_title() == "broadcast"
-        with pytest.raises(UsageError, match="style 'poster' is unknown: choose from paper, slide"):
-            collbench.read(store(tmp_path / "third" / "run", sweep())).plot(style="poster")
+def test_figures_on_axes_have_one_panel_and_a_known_style(tmp_path: Path) -> None:
+    runs = collbench.read(store(tmp_path / "run", sweep()))
+    axes = Figure().subplots()
+    assert runs.plot(ax=axes) is axes
+    assert axes.get_ylabel() == "bus bandwidth, GB/s"
+    assert runs.plot("time").axes[0].get_ylabel() == "time"
+    runs = collbench.read(store(tmp_path / "second" / "run", [*sweep(), *sweep(operation="broadcast")]))
+    with pytest.raises(UsageError, match="one panel fits on `ax`, and these runs have 2"):
+        runs.plot(ax=Figure().subplots())
+    assert runs.plot(ax=Figure().subplots(), operation="broadcast").get_title() == "broadcast"
+    with pytest.raises(UsageError, match="style 'poster' is unknown: choose from paper, slide"):
+        collbench.read(store(tmp_path / "third" / "run", sweep())).plot(style="poster")
 
 
 RUN = "reports/first-run"
@@ -422,27 +389,21 @@ def test_a_figure_of_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "bandwidth.pdf").read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.parametrize(("size", "inches"), [("3.5in", (3.5, None)), ("89mm", (89 / 25.4, None)), ("20x10cm", (20 / 2.54, 10 / 2.54))])
-def test_sizes(size: str, inches: tuple[float, float | None], tmp_path: Path) -> None:
-    done = run_here(tmp_path, "plot", str(ROOT / RUN), "--out", "a.svg", "--size", size)
+@pytest.mark.parametrize(("words", "inches"), [
+    ("--size 3.5in", [3.5]), ("--size 89mm", [89 / 25.4]), ("--size 20x10cm", [20 / 2.54, 10 / 2.54]), ("--style slide", [13.33, 7.5]),
+])  # fmt: skip
+def test_sizes(words: str, inches: list[float], tmp_path: Path) -> None:
+    done = run_here(tmp_path, "plot", str(ROOT / RUN), "--out", "a.svg", *words.split())
     assert done.returncode == 0, done.stderr
     head = (tmp_path / "a.svg").read_text().split("viewBox", 1)[0]
-    width = float(head.split('width="')[1].split("pt")[0]) / 72
-    assert width == pytest.approx(inches[0], rel=1e-3)
-    if inches[1] is not None:
-        assert float(head.split('height="')[1].split("pt")[0]) / 72 == pytest.approx(inches[1], rel=1e-3)
-
-
-def test_a_slide_is_wider_than_a_column_of_a_paper(tmp_path: Path) -> None:
-    for style in ("paper", "slide"):
-        assert run_here(tmp_path, "plot", str(ROOT / RUN), "--style", style, "--out", f"{style}.png").returncode == 0
-    assert (tmp_path / "slide.png").stat().st_size > (tmp_path / "paper.png").stat().st_size
+    sides = [float(head.split(f'{side}="')[1].split("pt")[0]) / 72 for side in ("width", "height")]
+    assert sides[: len(inches)] == pytest.approx(inches, rel=1e-3)
 
 
 @pytest.mark.parametrize(("words", "said"), [
     (["--out", "figure.gif"], "--out figure.gif: the name must end with .pdf, .svg or .png"),
     (["--out", "none/figure.pdf"], "--out none/figure.pdf cannot be written (the folder none is missing): choose another file"),
-    (["--kind", "pie"], "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare"),
+    (["--kind", "pie"], "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
     (["--size", "0.1in"], "'0.1in' is not a size of a figure: use 1 to 60 inches"),
     (["--size", "wide"], "'wide' is not a size: use a width such as 3.5in, 89mm or 9cm, or width and height as in 7x4in"),
     (["--operation", "barrier"], "--operation 'barrier': these runs have allreduce"),

@@ -1,7 +1,5 @@
 """Runs with arrays in memory, for the sections that show samples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What tests read in a picture of a page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The main charts: series, values, states and limits over the message size, in the data of the script and in the picture."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise
@@ -121,7 +119,7 @@ class TestValues:
         assert re.search(r'data-mark="doubtful 0"><path fill="var\(--paper\)" stroke="var\(--series-0\)"', to_chart(found).drawing)
         assert re.search(r'data-mark="wrong 0"><path[^>]* stroke="var\(--bad\)"', to_chart(found).drawing)
 
-    def test_a_series_has_one_look_in_the_picture_and_for_the_script(self) -> None:
+    def test_a_series_has_one_look_in_the_picture_and_for_the_script_with_a_dash_of_its_own(self) -> None:
         found = chart_of(*(row for number in range(MOST_LINES) for row in curve(f"backend{number:02}")[:2]))
         looks = [series["look"] for series in data_of(found)["series"]]
         assert len(set(looks)) == MOST_LINES
@@ -130,8 +128,6 @@ class TestValues:
         for number in range(MOST_LINES):
             line = re.search(rf'data-mark="line {number}"><path[^>]*>', drawing)
             assert f"var(--series-{number % 7})" in line[0] and ("stroke-dasharray" in line[0]) == (number >= 7)
-
-    def test_a_color_without_a_free_dash_uses_one_of_another_backend(self) -> None:
         rows = [row for kind in range(8) for row in curve("mpi", algorithm=f"algorithm{kind}")[:2]]
         found = chart_of(*rows, *curve("nccl")[:2])
         looks = [(line.color, line.dash) for line in found.lines]
@@ -191,24 +187,20 @@ class TestLimits:
         found = chart_of(*curve("nccl", hard_bound=BOUND))
         assert [limit["name"] for limit in data_of(found)["limits"]] == ["expected 50.0 GB/s", "hard limit 100 GB/s"]
         assert [limit["rate"] for limit in data_of(found)["limits"]] == [[50.0] * 7, [100.0] * 7]
-        assert [limit.name for limit in found.limits] == [
-            "expected 50.0 GB/s: NIC 4×100 Gb/s (ring)",
-            "hard limit 100 GB/s: NIC 8×100 Gb/s",
-        ]
+        names = ["expected 50.0 GB/s: NIC 4×100 Gb/s (ring)", "hard limit 100 GB/s: NIC 8×100 Gb/s"]
+        assert [limit.name for limit in found.limits] == names
         drawing = to_chart(found).drawing
         places = {text: float(x) for x, text in re.findall(r'<text x="([\d.]+)"[^>]*>([^<]*)<', drawing)}
         right = max(x for x, _ in marks(drawing)["sound 0"])
         assert all(places[text] > right for text in ("expected", "50.0 GB/s", "hard limit", "100 GB/s"))
 
-    def test_a_hard_limit_that_equals_the_expected_rate_is_one_line_also_with_a_row_above_it(self) -> None:
+    def test_a_hard_limit_that_equals_the_expected_rate_is_one_line_and_so_is_a_limit_that_fell(self) -> None:
         rows = curve("nccl", hard_bound=replace(NIC, model="bound"))
         (limit,) = chart_of(*rows).limits
         assert limit.name == "expected 50.0 GB/s: NIC 4×100 Gb/s (ring and hard limit)"
         rows[5] = replace(rows[5], percent_of_ceiling=None, flags=("above_bound",))
         (limit,) = chart_of(*rows, *curve("mpi", hard_bound=replace(NIC, model="bound"))).limits
         assert sorted(limit.rates) == SIZES
-
-    def test_a_limit_that_fell_in_the_second_run_is_one_line_at_the_rate_before(self) -> None:
         fell = CeilingChange("allreduce", "nccl", "ring", 50e9, 40e9, NIC.limited_by, "NIC 2×160 Gb/s of cb1h2")
         slow = curve("nccl", 30, algorithm="tree", ceiling=replace(NIC, bytes_per_s=40e9, limited_by="NIC 2×160 Gb/s of cb1h2"))
         (limit,) = chart_of(*curve("nccl"), *with_ceilings_before([fell], "before", slow)).limits

@@ -1,17 +1,12 @@
 """The section of results: what was measured, the peaks in the words of a headline, and what is wrong, worst first."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collbench.analysis.launches import Launches
@@ -20,9 +15,8 @@ from collbench.report.html.chart import Section, Table
 from collbench.report.html.overview import MOST, section
 from collbench.report.html.page import html
 from collbench.report.material import Material
-from collbench.results.reader import Run, read_run, row_from_json
+from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
-from collbench.results.store import parse_object, to_line
 from tests.cli.command import ROOT
 from tests.report.html.svg import marks
 from tests.results.rows import NIC, make_row, make_times, not_measured, store
@@ -53,8 +47,9 @@ def table(found: Section, begins: str) -> Table:
     return next(table for caption, table in found.tables if caption.startswith(begins))
 
 
-def test_what_was_measured_and_how_and_intervals_over_launches_are_called_so() -> None:
-    (text,) = overview(ROWS).texts
+def test_what_was_measured_and_how_fast_how_fast_it_could_be_and_what_limits() -> None:
+    found = overview(ROWS)
+    (text,) = found.texts
     assert text == (
         "allreduce over gloo, mpi, nccl, 8 B to 64 MiB (4 cases); cuda · isolated · out of place · fixed buffers · 4 ranks · 1 node; "
         "1 launch: intervals are within it, another may differ by more."
@@ -62,18 +57,15 @@ def test_what_was_measured_and_how_and_intervals_over_launches_are_called_so() -
     runs = tuple(Run(Path(f"launch-{number}"), INFO, [make_row()]) for number in (1, 2))
     assert subject(Launches("both", runs, [make_row(launches=2)]))["launches"] == "2 launches: intervals are over their medians"
     assert subject(Launches("both", runs, [not_measured("no")]))["launches"] == "2 launches"
-
-
-def test_peaks_report_how_fast_how_fast_it_could_be_and_what_limits() -> None:
-    found = table(overview(ROWS), "Bus bandwidth of large")
-    assert found.head == ["operation", "backend", "bus bandwidth", "at", "smallest message"]
+    peaks = table(found, "Bus bandwidth of large")
+    assert peaks.head == ["operation", "backend", "bus bandwidth", "at", "smallest message"]
     mpi = "? 31.0 of 50.0 GB/s (62 %) limited by NIC 4×100 Gb/s (ring) · bimodal"
-    assert found.rows == [
+    assert peaks.rows == [
         ["allreduce", "gloo", "n/a (no library)", "64 MiB", "–"],
         ["allreduce", "mpi", mpi, "64 MiB", "? 2399 µs at 64 MiB"],
         ["allreduce", "nccl", "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)", "64 MiB", "2.345 µs at 8 B"],
     ]
-    assert found.marks == {0: "na", 1: "doubtful"}
+    assert peaks.marks == {0: "na", 1: "doubtful"}
 
 
 @pytest.mark.parametrize("row", [
@@ -92,13 +84,15 @@ def test_what_has_only_a_time_is_in_a_table_of_times(row: Row) -> None:
 PEAKS = "Bus bandwidth of large messages"
 
 
-def test_peaks_are_in_print_order_and_of_very_many_the_first_are_listed() -> None:
+def test_peaks_are_in_print_order_with_what_distinguishes_the_best_and_of_very_many_the_first_are_listed() -> None:
     rows = [make_row(operation=name, backend=backend) for name, backend in (("p2p", "mpi"), ("allreduce", "mpi"), ("allreduce", "gloo"))]
     peaks = table(overview(rows), PEAKS)
     assert [row[:2] for row in peaks.rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
     found = overview([make_row(operation=f"op{number:03}") for number in range(MOST + 1)])
     assert found.tables[0][0] == f"{PEAKS} (the first {MOST} of {MOST + 1})"
     assert len(found.tables[0][1].rows) == MOST
+    rows = [make_row(in_place=True), make_row(algorithm="tree", busbw_bytes_per_s=43e9), make_row(root=3)]
+    assert table(overview(rows), PEAKS).rows[0][3] == "64 MiB, out of place, tree"
 
 
 @pytest.mark.parametrize(("row", "figure"), [
@@ -109,24 +103,6 @@ def test_peaks_are_in_print_order_and_of_very_many_the_first_are_listed() -> Non
 ])  # fmt: skip
 def test_the_figure_of_a_peak(row: dict[str, Any], figure: str) -> None:
     assert table(overview([make_row(**row)]), PEAKS).rows[0][2] == figure
-
-
-def test_what_differs_among_competing_rows_is_reported_of_the_best() -> None:
-    rows = [make_row(in_place=True), make_row(algorithm="tree", busbw_bytes_per_s=43e9), make_row(root=3)]
-    assert table(overview(rows), PEAKS).rows[0][3] == "64 MiB, out of place, tree"
-
-
-def test_concerns_come_worst_first_with_what_they_mean() -> None:
-    found = overview([*ROWS, make_row(16, wrong=2)], warnings=["run-7 is empty"])
-    concerns = table(found, "Findings, and what is doubtful or missing")
-    assert concerns.head == ["severity", "what", "where"]
-    assert [[row[0], row[1][:32], row[2]] for row in concerns.rows] == [
-        ["wrong data", "2 elements are wrong", "1 of 5 cases: allreduce nccl at 16 B"],
-        ["doubtful", "bimodal: the samples gather arou", "1 of 5 cases: allreduce mpi at 64 MiB"],
-        ["missing", "not measured: no library", "1 of 5 cases: allreduce gloo at 64 MiB"],
-        ["missing", "run-7 is empty", ""],
-    ]
-    assert concerns.marks == {0: "wrong", 1: "doubtful", 2: "na", 3: "na"}
 
 
 def test_runs_without_concerns_rows_or_a_word_of_themselves_and_pairs_that_lack_nothing() -> None:
@@ -167,36 +143,6 @@ def test_an_imported_run_reports_from_what_and_what_it_lacks() -> None:
     assert table(found, "Findings").rows == [["doubtful", "a.log: 8 ranks, but 4 by its figures"]]
 
 
-_NUMBER = st.floats() | st.integers()
-_JSON = st.none() | _NUMBER | st.text(max_size=3) | st.lists(st.integers() | st.text(max_size=2), max_size=2)
-_FIELDS = {
-    "operation": st.text(max_size=3), "backend": st.text(max_size=3), "size_bytes": st.integers(), "ranks": st.integers(),
-    "percent_of_ceiling": _NUMBER, "busbw_bytes_per_s": _NUMBER, "flags": st.lists(st.text(max_size=3), max_size=2), "wrong": st.integers(),
-    "time_s": st.fixed_dictionaries({name: _NUMBER | st.none() for name in ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")}),
-    "ceiling": st.fixed_dictionaries({"kind": st.text(max_size=2), "bytes_per_s": _NUMBER | st.none(), "limited_by": st.text(max_size=3)}),
-    "na": st.none() | st.text(max_size=3), "launches": st.integers(),
-}  # fmt: skip
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_hostile_rows_and_runs_never_raise(data: st.DataObject) -> None:
-    rows = []
-    for _ in range(4):
-        values = {**make_row().as_json(), **data.draw(st.fixed_dictionaries({}, optional=_FIELDS))}
-        with suppress(ValueError):
-            rows.append(row_from_json(parse_object(to_line(values).encode())))
-    info = data.draw(st.dictionaries(st.sampled_from([*INFO, "imported"]), _JSON | st.dictionaries(st.text(max_size=3), _JSON)))
-    found = section(Material([Run(Path("run"), dict(info), rows)], Path("page.html")))
-    assert found is None or all(case.isprintable() for _, each in found.tables for row in each.rows for case in row)
-
-
-def operations_of(*rows: Row) -> Section:
-    found = section(Material([Run(Path("run"), INFO, list(rows))], Path("page.html")))
-    assert found is not None
-    return found
-
-
 class TestOperationsAtAGlance:
     ROWS = (
         make_row(64 << 20, operation="allreduce", percent_of_ceiling=84.0),
@@ -206,7 +152,7 @@ class TestOperationsAtAGlance:
     )
 
     def test_each_has_a_bar_the_worst_first_and_latencies_have_none(self) -> None:
-        (chart,) = operations_of(*self.ROWS).charts
+        (chart,) = overview(self.ROWS).charts
         assert [spot.text.split(":")[0] for spot in chart.spots] == ["alltoall nccl", "alltoall mpi", "allreduce nccl"]
         assert [row[0:2] for row in chart.table.rows] == [["alltoall", "nccl"], ["alltoall", "mpi"], ["allreduce", "nccl"]]
         assert [row[-1] for row in chart.table.rows] == ["", "drift", ""]
@@ -222,6 +168,6 @@ class TestOperationsAtAGlance:
 
     def test_of_many_the_lowest_are_drawn(self) -> None:
         rows = [make_row(64 << 20, operation=f"operation{number:02}", percent_of_ceiling=90.0 - number) for number in range(30)]
-        (chart,) = operations_of(*rows).charts
+        (chart,) = overview(rows).charts
         assert len(chart.spots) == 24 and len(chart.table.rows) == 30
         assert chart.caption.endswith(" Drawn are the lowest 24 of 30.")

@@ -1,7 +1,5 @@
 """Pictures of a page: what matplotlib draws, small, escaped, in the page's colors, and with tooltips where the marks are."""
 
-from __future__ import annotations
-
 import re
 import sys
 from itertools import pairwise
@@ -45,28 +43,21 @@ def ratios_of(*lines: RatioLine) -> Chart:
 
 
 class TestElements:
-    def test_it_is_one_element_with_an_accessible_name_and_colors_of_the_page_only(self) -> None:
-        drawing = drawn(EMPTY, drawn_line).drawing
+    def test_it_is_one_small_element_with_a_name_colors_of_the_page_escaped_texts_and_tooltips_at_its_marks(self) -> None:
+        chart = drawn(EMPTY, drawn_line)
+        drawing = chart.drawing
         root = ElementTree.fromstring(drawing)
         assert root.attrib == {"viewBox": "0 0 900 270", "role": "img", "aria-label": root.attrib["aria-label"]}
         assert root.attrib["aria-label"].startswith('a "title" & <more>') and "\u202e" not in drawing
         assert not re.search(r"<\?xml|<style|#[0-9a-f]{6}|xlink|\bid=", drawing)
         assert set(re.findall(r"var\(--([\w-]+)\)", drawing)) == {"series-1", "limit", "grid", "ink"}
-        assert len(drawing) < 4000
-
-    def test_texts_are_escaped_and_equal_input_gives_equal_text(self) -> None:
-        assert "</svg><script> $x$ 网络" in texts(drawn(EMPTY, drawn_line).drawing)
-        assert drawn(EMPTY, drawn_line).drawing == drawn(EMPTY, drawn_line).drawing
-
-    def test_a_gap_interrupts_the_line_and_tooltips_are_at_their_marks(self) -> None:
-        drawing = drawn(EMPTY, drawn_line).drawing
-        assert len(marks(drawing)["line 0"]) == 2  # two parts of one path
+        assert len(drawing) < 4000 and drawing == drawn(EMPTY, drawn_line).drawing
+        assert "</svg><script> $x$ 网络" in texts(drawing)
+        assert len(marks(drawing)["line 0"]) == 2  # two parts of one path: a gap interrupts the line
         assert not outside(drawing)
-        chart = drawn(EMPTY, drawn_line)
-        centers = [(spot.x, spot.y) for spot in chart.spots]
-        for (x, y), (left, top) in zip(centers, marks(chart.drawing)["marks"], strict=True):
-            assert abs(x - left) < 4 and abs(y - top) < 4  # a circle begins at its rim
         assert [spot.text for spot in chart.spots] == ["first", "second"]
+        for spot, (left, top) in zip(chart.spots, marks(drawing)["marks"], strict=True):
+            assert abs(spot.x - left) < 4 and abs(spot.y - top) < 4  # a circle begins at its rim
 
     def test_the_colors_are_those_of_the_style_sheet(self) -> None:
         style = (ROOT / "collbench/report/html/drawing.css").read_text()

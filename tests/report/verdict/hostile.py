@@ -1,7 +1,5 @@
 """A verdict full of text that would be markup, a command, a control character or another metric, in every place that takes text."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Item

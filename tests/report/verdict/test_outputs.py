@@ -1,7 +1,5 @@
 """The files of a verdict: which are written, kept or removed, how, and what is refused before anything is judged."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -12,25 +10,16 @@ from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.gating.confirm import confirm_suite
-from collbench.gating.verdict import read_verdict
-from collbench.report.verdict import write_suite
-from collbench.report.verdict_formats import OutputFiles, remove_earlier, verdict_lines, write_files
+from collbench.report.verdict import lines, write_suite
+from collbench.report.verdict_formats import OutputFiles, annotation_lines, remove_earlier, status_lines, verdict_lines, write_files
 from collbench.results.row import CaseKey
 from tests.gate.allocations import launch
 from tests.gate.verdicts import CASE, regression, verdict
 
-FILES = {"out": "v.json", "junit": "v.xml", "markdown": "v.md", "openmetrics": "v.prom"}
+FILES = ("out", "junit", "markdown", "openmetrics")
 
 
-def test_every_file_that_is_asked_for_is_written_and_no_other(tmp_path: Path) -> None:
-    write_files(regression(), OutputFiles(**{name: tmp_path / file for name, file in FILES.items()}), [])
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES.values())
-    assert read_verdict(tmp_path / "v.json") == regression()
-    begins = {"v.xml": "<?xml ", "v.md": "## ❌ ", "v.prom": "# HELP collbench_gate_result "}
-    assert {name: (tmp_path / name).read_text()[: len(text)] for name, text in begins.items()} == begins
-
-
-def test_a_summary_of_github_grows_and_another_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_of_github_grows_until_it_is_full_and_another_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary, other = tmp_path / "summary", tmp_path / "other"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     for path in (summary, other):
@@ -38,23 +27,17 @@ def test_a_summary_of_github_grows_and_another_file_is_replaced(tmp_path: Path, 
         write_files(verdict(), OutputFiles(markdown=path), [])
     assert summary.read_text().startswith("before\n## ✅ ")
     assert other.read_text().startswith("## ✅ ")
-
-
-def test_a_summary_that_is_full_keeps_what_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = tmp_path / "summary"
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     summary.write_text("x" * 999_000)
     write_files(regression(), OutputFiles(markdown=summary), [])
     text = summary.read_text()[999_000:]
     assert text.startswith("## ❌ ") and "does not fit here" in text and "<details>" not in text
 
 
-@pytest.mark.parametrize(("name", "package"), [("junit", "junitparser")])
-def test_a_package_that_is_missing_is_reported_before(name: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("collbench.report.verdict_formats.find_spec", lambda asked: None if asked == package else sys)
+def test_a_package_that_is_missing_is_reported_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("collbench.report.verdict_formats.find_spec", lambda asked: None if asked == "junitparser" else sys)
     with pytest.raises(UsageError) as error:
-        OutputFiles(**{name: tmp_path / "file"}).check()
-    assert str(error.value) == f"--{name} needs {package}: pip install 'collbench[report]'"
+        OutputFiles(junit=tmp_path / "file").check()
+    assert str(error.value) == "--junit needs junitparser: pip install 'collbench[report]'"
 
 
 @pytest.mark.parametrize("name", [*FILES, "html"])
@@ -70,18 +53,9 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_is_printed_follows_format_and_style() -> None:
-    first = {
-        each: next(iter(verdict_lines(verdict(), *each))).text
-        for each in (("table", "collbench"), ("github", "prolog"), ("table", "nagios"))
-    }
-    assert first == {
-        ("table", "collbench"): "passed",
-        (
-            "github",
-            "prolog",
-        ): "::notice title=collbench gate%3A passed::passed; judged: new; baseline base: 6 allocations, 6 cases",
-        ("table", "nagios"): next(iter(verdict_lines(verdict(), "table", "nagios"))).text,
-    }
+    assert list(verdict_lines(verdict(), "table", "collbench")) == list(lines(verdict()))
+    assert list(verdict_lines(verdict(), "github", "prolog")) == list(annotation_lines(verdict()))
+    assert list(verdict_lines(verdict(), "table", "nagios")) == list(status_lines(verdict()))
     assert json.loads(next(iter(verdict_lines(verdict(), "json", "collbench"))).text)["result"] == "passed"
 
 
@@ -90,19 +64,14 @@ SUITE = confirm_suite([CaseKey(**CASE)])
 
 def test_a_suite_is_written_replaced_kept_or_removed(tmp_path: Path) -> None:
     file = tmp_path / "confirm.toml"
-    for suite in (SUITE, f"{SUITE}# other"):
+    for suite in (f"{SUITE}# other", SUITE):
         assert write_suite(file, suite) is None
         assert file.read_text() == suite
-    file = tmp_path / "confirm.toml"
-    write_suite(file, SUITE)
-    assert f"{file} removed" in (write_suite(file, None) or "")
-    assert not file.exists()
-    assert write_suite(file, None) is None
-    file = tmp_path / "confirm.toml"
-    assert write_suite(file, None, stays=True) is None
-    write_suite(file, SUITE)
     assert f"{file} kept" in (write_suite(file, None, stays=True) or "")
     assert file.read_text() == SUITE
+    assert f"{file} removed" in (write_suite(file, None) or "")
+    assert not file.exists()
+    assert write_suite(file, None) is write_suite(file, None, stays=True) is None
 
 
 @pytest.mark.parametrize("suite", [SUITE, None])

@@ -1,7 +1,5 @@
 """What the gate prints: the result first, what to look at on one screen, and next commands that are correct without edits."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import tomllib
@@ -52,9 +50,8 @@ def test_a_regression_shows_cause_reasons_suspects_changes_and_groups_in_this_or
 
 def test_factors_unknown_floors_thin_and_paired_are_reported() -> None:
     floor = FloorState("allreduce 64 MiB mpi", CASE, "ring:80@64M-", 80.0, (None,), None, None, UNDECIDED)
-    assert "  no verdict  allreduce 64 MiB mpi  – of an unknown reference, required: 80 % (ring:80@64M-)" in printed(
-        verdict(result=UNDECIDED, floors=(floor,))
-    )
+    line = "  no verdict  allreduce 64 MiB mpi  – of an unknown reference, required: 80 % (ring:80@64M-)"
+    assert line in printed(verdict(result=UNDECIDED, floors=(floor,)))
     text = "\n".join(printed(verdict(suspicions=(suspicion(factors=(43.7, 0.97, 2.5)),))))
     assert "×43.7, -3.0 %, +150.0 %" in text
     assert "4 allocations (thin: fewer than 6)" in printed(verdict(allocations=4, thin=True))[-1]
@@ -75,11 +72,8 @@ def test_a_thousand_of_everything_fit_on_one_screen() -> None:
 def test_all_cases_together_and_the_worst_group_are_never_among_the_left_out() -> None:
     slow = group("suspected", "alltoall", factors=(1.3,))
     whole = suspicion("suspected", "all cases", kind="whole", case={}, factors=(1.02,), limit=1.01)
-    found = printed(
-        verdict(
-            result=UNDECIDED, suspicions=(*(suspicion("suspected") for _ in range(50)), whole), groups=(*[group("suspected")] * 50, slow)
-        )
-    )
+    suspicions = (*(suspicion("suspected") for _ in range(50)), whole)
+    found = printed(verdict(result=UNDECIDED, suspicions=suspicions, groups=(*[group("suspected")] * 50, slow)))
     assert found[2] == "  suspected  all cases             +2.0 % (limit +1.0 %)"
     groups = found.index("groups: 51 suspected")
     assert "alltoall on mpi, large messages" in found[groups + 1]
@@ -140,24 +134,18 @@ def test_without_a_suite_it_is_written_first_and_what_no_suite_measures_has_none
 
 def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
     change = Change(Item.of("software", 'mpi "x" [1]'), "4", "5")
-    given = verdict(
-        **{
-            **SUSPECTED,
-            "reasons": (UnexpectedChange(Difference(change.item, change.before, change.after)), *AGAIN),
-            "changes": (change,),
-        }
-    )
+    reasons = (UnexpectedChange(Difference(change.item, change.before, change.after)), *AGAIN)
+    given = verdict(**{**SUSPECTED, "reasons": reasons, "changes": (change,)})
     lines = commands_of(given)
     assert lines[0] == "next: if the change is intended, announce it in changes.toml:"
     (table,) = tomllib.loads("\n".join(lines[1:7]))["change"]
     assert (table["kind"], table["what"], table["expires"]) == ("software", 'mpi "x" [[]1]', date(2026, 12, 21))
     assert lines[7:9] == ["and judge again:", "  collbench gate --baseline base night-8 --expect changes.toml"]
-    assert (
-        lines[9] == "next: measure the suspects again in two fresh allocations, one command in each:"
-    )  # a slowdown may still be confirmed
+    # a slowdown may still be confirmed
+    assert lines[9] == "next: measure the suspects again in two fresh allocations, one command in each:"
 
 
-def test_several_changes_are_announced_by_a_template_that_must_be_completed(tmp_path: Path) -> None:
+def test_several_changes_are_announced_by_a_template_that_must_be_completed_and_expected_ones_by_none(tmp_path: Path) -> None:
     items = [Item.of("software", 'mpi "x" [1]'), Item.of("software", "ucx\nversion"), Item.of("topology", "machines * nics (3 times)")]
     changes = tuple(Change(item, "4", "5") for item in items)
     given = verdict(result="no verdict", changes=changes, candidates=("night-8",))
@@ -179,9 +167,6 @@ def test_several_changes_are_announced_by_a_template_that_must_be_completed(tmp_
     file.write_text(text.replace('reason = ""', 'reason = "upgrade"').replace('reviewer = ""', 'reviewer = "ops"'), encoding="utf-8")
     differences = [Difference(change.item, change.before, change.after) for change in changes]
     assert unannounced(differences, read_expected(file), date(2026, 11, 30)) == []
-
-
-def test_without_an_unexpected_change_there_is_no_template() -> None:
     announced = Change(Item.of("software", "mpi"), "4", "5", announced=Announcement("upgrade", "ops", "2026-12-01"))
     assert expect_template(verdict(changes=(announced,))) is None
     assert expect_template(verdict(mode="paired", changes=(Change(Item.of("software", "mpi"), "4", "5"),))) is None
