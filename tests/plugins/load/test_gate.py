@@ -74,10 +74,9 @@ def test_an_inconclusive_row_accuses_nothing(kind: dict[str, int], tmp_path: Pat
     assert verdict.result == UNDECIDED and not [each for each in verdict.suspicions if "under load" in each.name]
 
 
-@pytest.mark.parametrize(
-    ("factor", "alone_s", "result", "mode"),
-    [(2.0, 1e-5, PASSED, ""), (2.6, 1e-5, REGRESSION, UNDER_LOAD), (2.0, 1.4e-5, REGRESSION, "isolated")],
-)
+@pytest.mark.parametrize(("factor", "alone_s", "result", "mode"), [
+    (2.0, 1e-5, PASSED, ""), (2.6, 1e-5, REGRESSION, UNDER_LOAD), (2.0, 1.4e-5, REGRESSION, "isolated"),
+])  # fmt: skip
 def test_the_gate_confirms_a_larger_factor_and_a_slower_victim(factor, alone_s, result, mode, tmp_path):
     add_all(tmp_path / "base", allocations_in(nights(tmp_path, 8)))
     candidate = nights(tmp_path, 3, factor, first=20, alone_s=alone_s)

@@ -17,6 +17,7 @@ from collbench.errors import UsageError
 from collbench.plugins.traces.matching import differences, match
 from collbench.plugins.traces.model import UNKNOWN
 from collbench.plugins.traces.reading import read_traces
+from tests.conftest import everything
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
 from tools.benchmarks import mutations, trace_files
 
@@ -36,6 +37,7 @@ FORMS = {
     "Chakra, protobuf": lambda folder: protobuf_trace(folder / "rank.0.et", _NODES),
 }
 _NUMBERS = ["-1", "0", "1e999", "NaN", "9" * 30, "9223372036854775807", "-9223372036854775808", "18446744073709551616", "1.5"]
+_NUMBERS += ["4294967296", '"x"']
 _QUIETLY = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None)
 
 
@@ -54,8 +56,6 @@ def test_the_undamaged_files_are_read(form, tmp_path):
 
 
 # What may happen to a file: each function returns the damaged bytes.
-
-_NUMBERS += ["4294967296", '"x"']
 
 
 def _flip(data, draw):
@@ -160,41 +160,22 @@ def _check(trace):
             break
 
 
-def damaged(form, seed, damages):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.timeout(1200 if everything() else 120)
+@settings(_QUIETLY, max_examples=1000 if everything() else 20)
+@given(seed=st.integers(0, 1 << 32), damages=st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3))
+def test_a_damaged_file(form, seed, damages):
     draw = random.Random(seed)
     files = dict(files_of(form))
     name = draw.choice(list(files))
     for damage in damages:
         files[name] = damage(files[name], draw) or b"{"
-    return files
-
-
-def _run(form, seed, damages):
     with TemporaryDirectory() as folder, _limited(1 << 30):
-        for name, data in damaged(form, seed, damages).items():
-            (Path(folder) / name).write_bytes(data)
+        for each, data in files.items():
+            (Path(folder) / each).write_bytes(data)
         try:
             trace = read_traces(sorted(Path(folder).iterdir()))
         except UsageError as error:
             assert folder in str(error) and "\n" not in str(error).strip()
             return
         _check(trace)
-
-
-_ANY = st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@settings(_QUIETLY, max_examples=20)
-@given(seed=st.integers(0, 1 << 32), damages=_ANY)
-def test_a_damaged_file(form, seed, damages):
-    _run(form, seed, damages)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.timeout(1200)
-@settings(_QUIETLY, max_examples=1000)
-@given(seed=st.integers(0, 1 << 32), damages=_ANY)
-def test_many_damaged_files(form, seed, damages):
-    _run(form, seed, damages)

@@ -150,15 +150,12 @@ class TestJoined:
         assert joining.joined("test", [rank(0), rank(2)]).world == 3
         assert joining.joined("test", [rank(0, groups=(ProcessGroup("0", (0, 5)),))]).world == 6
 
-    @pytest.mark.parametrize(
-        ("ranks", "what"),
-        [
-            ([rank(0, job="a"), rank(1, job="b")], "different jobs"), ([rank(0, 2), rank(1, 4)], "job of 4 ranks"),
-            ([rank(0, 2), rank(0, 2)], "twice"), ([rank(2, 2)], "rank 2 is not in"), ([rank(-1, 2)], "rank -1 is not in"),
-            ([rank(0, 1 << 40)], "not a valid number of ranks"), ([rank(0, 2, (ProcessGroup("0", (0, 7)),))], "contains rank 7"),
-            ([rank(0, 2, (ProcessGroup("0", (0, 0)),))], "a rank twice"), ([rank(0, 2, (ProcessGroup("0", (1,)),))], "does not contain it"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("ranks", "what"), [
+        ([rank(0, job="a"), rank(1, job="b")], "different jobs"), ([rank(0, 2), rank(1, 4)], "job of 4 ranks"),
+        ([rank(0, 2), rank(0, 2)], "twice"), ([rank(2, 2)], "rank 2 is not in"), ([rank(-1, 2)], "rank -1 is not in"),
+        ([rank(0, 1 << 40)], "not a valid number of ranks"), ([rank(0, 2, (ProcessGroup("0", (0, 7)),))], "contains rank 7"),
+        ([rank(0, 2, (ProcessGroup("0", (0, 0)),))], "a rank twice"), ([rank(0, 2, (ProcessGroup("0", (1,)),))], "does not contain it"),
+    ])  # fmt: skip
     def test_what_cannot_be_one_job(self, ranks, what):
         with pytest.raises(UsageError, match=what):
             joining.joined("test", ranks)

@@ -51,16 +51,12 @@ def judged(runs: Sequence[Path], least_percent: float = 2.0) -> dict[int, tuple[
     return {size.size_bytes: (size.choice, size.outcome) for size in sizes_of(read_all(runs), least_percent)}
 
 
-@pytest.mark.parametrize(
-    ("own_s", "forced_s", "width", "outcome"),
-    [
-        (100e-6, 80e-6, 0.01, "override"),
-        (100e-6, 99e-6, 0.001, "as good"),  # faster beyond doubt, but by less than is asked for
-        (100e-6, 80e-6, 0.15, "as good"),  # the intervals overlap
-        (100e-6, 130e-6, 0.01, "as good"),
-    ],
-    ids=["faster", "by less than 2 %", "wide intervals", "slower"],
-)
+@pytest.mark.parametrize(("own_s", "forced_s", "width", "outcome"), [
+    (100e-6, 80e-6, 0.01, "override"),
+    (100e-6, 99e-6, 0.001, "as good"),  # faster beyond doubt, but by less than is asked for
+    (100e-6, 80e-6, 0.15, "as good"),  # the intervals overlap
+    (100e-6, 130e-6, 0.01, "as good"),
+], ids=["faster", "by less than 2 %", "wide intervals", "slower"])  # fmt: skip
 def test_a_choice_replaces_the_librarys_only_where_the_intervals_exclude_it(
     tmp_path: Path, own_s: float, forced_s: float, width: float, outcome: str
 ) -> None:
@@ -165,19 +161,12 @@ def test_without_the_library_mpichs_file_is_refused(tmp_path: Path) -> None:
         file_of("mpich", [ALLREDUCE], runs, [])
 
 
-@pytest.mark.parametrize(
-    ("library", "operation", "choice", "refused"),
-    [
-        ("nccl", "allreduce", Choice("ring", "ll"), False),
-        ("nccl", "allreduce", Choice("ring"), True),
-        ("nccl", "alltoall", Choice("ring", "ll"), True),
-        ("openmpi", "allreduce", Choice("rabenseifner"), False),
-        ("openmpi", "allreduce", Choice("4"), False),
-        ("openmpi", "allreduce", Choice("unheard of"), True),
-        ("mpich", "broadcast", Choice("binomial"), False),
-        ("mpich", "broadcast", Choice("tree"), True),
-    ],
-)
+@pytest.mark.parametrize(("library", "operation", "choice", "refused"), [
+    ("nccl", "allreduce", Choice("ring", "ll"), False), ("nccl", "allreduce", Choice("ring"), True),
+    ("nccl", "alltoall", Choice("ring", "ll"), True), ("openmpi", "allreduce", Choice("rabenseifner"), False),
+    ("openmpi", "allreduce", Choice("4"), False), ("openmpi", "allreduce", Choice("unheard of"), True),
+    ("mpich", "broadcast", Choice("binomial"), False), ("mpich", "broadcast", Choice("tree"), True),
+])  # fmt: skip
 def test_what_a_file_cannot_have_is_refused(library: Any, operation: str, choice: Choice, refused: bool) -> None:
     assert (refusal(library, Override(operation, 1, 4, 8, 8, choice)) is not None) is refused
 
@@ -202,17 +191,11 @@ def test_without_a_gain_nothing_is_written(tmp_path: Path) -> None:
     assert (done.returncode, json.loads(done.stdout)["outcome"], (tmp_path / "rules.conf").exists()) == (0, "as good", False)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ((), "tune needs runs"),
-        (("own",), "no run forces an algorithm"),
-        (("ring", "other"), "a file is for one library"),
-        (("--sweep", "mpich", "--operation", "barrier"), "choose from"),
-        (("own", "--least", "100"), "not a percentage"),
-        (("absent",), "absent"),
-    ],
-)
+@pytest.mark.parametrize(("words", "reason"), [
+    ((), "tune needs runs"), (("own",), "no run forces an algorithm"), (("ring", "other"), "a file is for one library"),
+    (("--sweep", "mpich", "--operation", "barrier"), "choose from"), (("own", "--least", "100"), "not a percentage"),
+    (("absent",), "absent"),
+])  # fmt: skip
 def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
     launch(tmp_path / "own", {1024: 100e-6}, {})
     launch(tmp_path / "ring", {1024: 50e-6}, FORCED, backends=OPEN_MPI)
