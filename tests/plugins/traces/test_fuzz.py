@@ -4,6 +4,8 @@ import json
 import random
 import re
 import resource
+import shutil
+from collections import Counter
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.conftest import everything
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
 from tools.benchmarks import mutations, trace_files
 
+RECORDED = Path(__file__).parents[3] / "reports/hang-dumps"
 _CALLS = [Call(), Call("all_gather", 8, 16), Call("all_to_allv", 4, 4, parts=((1, 3), (2, 2))), Call("send", 8, 8, 1), Call("broadcast")]
 _NODES = [
     Node(1, 7, (), (("comm_type", 0), ("comm_size", 64), ("pg_name", "0")), "allreduce", 5, 9),
@@ -32,6 +35,7 @@ _NODES = [
 FORMS = {
     **{name: lambda folder, write=write: write(folder, 12, 2) for name, write in trace_files.WRITERS.items()},
     "Flight Recorder, pickle": lambda folder: trace_files.flight_recorder_pickle(folder, 12, 2),
+    "Flight Recorder of PyTorch": lambda folder: shutil.copy(RECORDED / "dump_rank_0", folder),
     "Chakra": lambda folder: execution_trace(folder / "et.json", _CALLS),
     "Kineto": lambda folder: kineto_trace(folder / "kineto.json", _CALLS),
     "Chakra, protobuf": lambda folder: protobuf_trace(folder / "rank.0.et", _NODES),
@@ -179,3 +183,28 @@ def test_a_damaged_file(form, seed, damages):
             assert folder in str(error) and "\n" not in str(error).strip()
             return
         _check(trace)
+
+
+_INSTEAD = (b"", b"[", b"}", b'"', b",", b"-7", b"null", b"9" * 40, b"\xff\xfe", b"\x00" * 5, b"1e999", b"\x80")
+
+
+@pytest.mark.parametrize("form", ["Flight Recorder of PyTorch", "Chakra", "Kineto", "Chakra, protobuf"])
+def test_other_bytes_in_a_file_are_read_or_one_sentence(form, tmp_path):
+    """The same 400 damages in each run."""
+    draw, outcomes = random.Random(5), Counter()
+    ((name, whole),) = files_of(form).items()
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(2, len(data))
+            data[at : at + draw.choice((0, 1, 1, 40))] = draw.choice((*_INSTEAD, draw.randbytes(1)))
+        (tmp_path / name).write_bytes(data[: draw.choice((len(data), draw.randrange(3, len(data))))])
+        try:
+            (rank,) = read_traces([tmp_path / name]).ranks
+        except UsageError as error:
+            assert name in str(error) and "\n" not in str(error)
+            outcomes["rejected"] += 1
+        else:
+            assert (rank.operations["sent"] >= UNKNOWN).all()
+            outcomes["read"] += 1
+    assert min(outcomes["read"], outcomes["rejected"]) > 10, outcomes

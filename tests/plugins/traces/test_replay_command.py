@@ -3,19 +3,17 @@
 import csv
 import io
 import json
-from importlib.util import find_spec
 
 import pytest
 
 import collbench
 from collbench.results.reader import read_run
-from tests.cli.command import BIN, PROGRAM, run, run_here
+from tests.cli.command import BIN, PROGRAM, environment, run, run_here
 from tests.plugins.traces.recorded import Op, write_dumps
-from tests.plugins.training.reading import read_workload
+from tests.plugins.training.reading import BACKENDS, MISSING, read_workload
 
-MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
-BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
 GROUPS = {"world": range(4), "a": (0, 1), "b": (2, 3)}
+RATE = 1e9 / 8 * 1448 / 1514  # payload bytes per second of TCP over a link of 1 Gb/s
 
 
 def step(rank, begin_ms):
@@ -117,3 +115,24 @@ def test_under_a_launcher_with_fewer_ranks_the_job_shrinks(tmp_path):
     done = run(tmp_path, *line, program=[str(BIN / "torchrun")])
     row = stored(tmp_path)
     assert row.ranks == 2 and row.wrong == 0 and row.replay and row.replay.ranks == 4, done.stderr
+
+
+@pytest.mark.hosts
+@pytest.mark.long
+@pytest.mark.timeout(150)
+@pytest.mark.skipif(MISSING["gloo"], reason="no torch")
+def test_over_a_shaped_link_a_step_takes_its_bytes_at_the_rate_and_its_computing(hosts, tmp_path):
+    bed = hosts(2, "1gbit")
+    operations = [
+        Op("allreduce", sent=4 << 20, start_ms=0, end_ms=100), Op("broadcast", sent=2 << 20, root=0, start_ms=150, end_ms=200),
+    ]  # fmt: skip
+    write_dumps(tmp_path / "dumps", {"world": (0, 1)}, {0: operations, 1: operations})
+    typed = f"replay {tmp_path / 'dumps'} --backend gloo --compute gaps -n 10 --out {tmp_path / 'run'}".split()
+    place = f"--nnodes 2 --nproc-per-node 1 --rdzv-backend static --master-addr {bed.addresses[0]} --master-port 29533".split()
+    torchrun = ["timeout", "90", str(BIN / "torchrun"), *place]
+    ranks = [bed.start(host, [*torchrun, "--node-rank", str(host), *PROGRAM[1:], *typed], environment()) for host in range(2)]
+    said = [rank.communicate(timeout=100) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    row = stored(tmp_path)
+    expected = ((16 << 20) + (8 << 20)) / RATE + 0.05
+    assert row.time_s and row.time_s.p50 == pytest.approx(expected, rel=0.05)

@@ -211,10 +211,9 @@ def test_an_exact_repetition_is_a_step():
     assert (chosen.how, chosen.steps) == ("repeated", 4)
 
 
-@pytest.mark.parametrize(("step", "exchanges"), [("", 5), ("all", 5)])
-def test_without_an_exact_repetition_the_whole_trace_is_the_step(step, exchanges):
+def test_without_an_exact_repetition_the_whole_trace_is_the_step():
     operations = [Op("allreduce", sent=size) for size in (10, 20, 10, 20, 11)]
-    assert len(recorded(both(*operations), step).step.exchanges) == exchanges
+    assert [len(recorded(both(*operations), step).step.exchanges) for step in ("", "all")] == [5, 5]
     with pytest.raises(UsageError, match="--step all"):
         recorded(both(*operations), "median")
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,9 @@ from collbench.operations.sweep import Sweep
 from collbench.plugins.training.workloads.registry import every_regime, regimes
 from tests.cli.command import BIN, run, run_here
 from tests.conftest import sample
-from tests.plugins.training.reading import read_workload
+from tests.plugins.training.reading import BACKENDS, MISSING, read_workload
 from tests.test_trust import DOCS, _rows
 
-MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
-BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
 LAYERS = ("--layers", "2", "--hidden", "64")
 OF_ITS_OWN = {
     "data-parallel": ("--bucket", "1M"), "parameter-server": ("--bucket", "1M", "--update", "sharded"), "fsdp": LAYERS,
@@ -30,7 +27,7 @@ OF_ITS_OWN = {
 }  # fmt: skip
 SMALL = ("--model", "1M", "--bucket", "1M", "--max-time", "0.5")  # numbers, of 4 bytes each
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
-needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
+needs_gloo = pytest.mark.skipif(MISSING["gloo"], reason="no torch beside this Python")
 
 
 def planned(folder, *typed):

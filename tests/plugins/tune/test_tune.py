@@ -72,36 +72,31 @@ def test_intervals_are_over_launches_where_both_have_several(tmp_path: Path) -> 
     assert judged(runs) == {1024: ("recursive_doubling", "as good")}
 
 
-@pytest.mark.parametrize("change", [{"wrong": 3}, {"na": "not supported"}], ids=["wrong data", "n/a"])
-def test_a_choice_without_a_valid_time_is_never_the_fastest(tmp_path: Path, change: dict[str, Any]) -> None:
-    runs = [launch(tmp_path / "own", {1024: 100e-6}, {}), launch(tmp_path / "forced", {1024: 50e-6}, **change)]
+@pytest.mark.parametrize(("environment", "change"), [
+    ({}, {"wrong": 3}), ({}, {"na": "not supported"}), ({"UCX_TLS": "tcp"}, {}),
+], ids=["wrong data", "n/a", "other conditions"])  # fmt: skip
+def test_a_choice_without_a_valid_time_or_under_other_conditions_is_never_the_fastest(environment, change, tmp_path: Path) -> None:
+    runs = [launch(tmp_path / "own", {1024: 100e-6}, environment), launch(tmp_path / "forced", {1024: 50e-6}, **change)]
     assert judged(runs) == {1024: ("", "unknown")}
 
 
-def test_runs_under_other_conditions_are_not_compared(tmp_path: Path) -> None:
-    runs = [launch(tmp_path / "own", {1024: 100e-6}, {"UCX_TLS": "tcp"}), launch(tmp_path / "forced", {1024: 50e-6})]
-    assert judged(runs) == {1024: ("", "unknown")}
-
-
-def test_a_tuner_files_choice_is_not_the_librarys_own(tmp_path: Path) -> None:
-    run = launch(tmp_path / "own", {1024: 100e-6}, {"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": "/site/tuned.json"})
-    with pytest.raises(UsageError, match="leave it out"):
+@pytest.mark.parametrize(("environment", "backends", "remedy"), [
+    ({"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": "/site/tuned.json"}, MPICH, "leave it out"),
+    ({"OMPI_MCA_coll_tuned_allreduce_algorithm": "ring"}, OPEN_MPI, "use_dynamic_rules"),
+])  # fmt: skip
+def test_a_tuner_files_choice_and_an_algorithm_that_open_mpi_ignored_are_refused(environment, backends, remedy, tmp_path: Path) -> None:
+    run = launch(tmp_path / "run", {1024: 100e-6}, environment, backends=backends)
+    with pytest.raises(UsageError, match=remedy):
         judged([run])
 
 
-def test_an_algorithm_that_open_mpi_ignored_is_refused(tmp_path: Path) -> None:
-    ignored = {"OMPI_MCA_coll_tuned_allreduce_algorithm": "ring"}
-    run = launch(tmp_path / "ring", {1024: 100e-6}, ignored, backends=OPEN_MPI)
-    with pytest.raises(UsageError, match="use_dynamic_rules"):
-        judged([run])
-
-
-def test_nccls_choices_have_protocol_and_channels(tmp_path: Path) -> None:
+def test_nccls_choices_have_protocol_and_channels_and_each_choice_a_name(tmp_path: Path) -> None:
     own = launch(tmp_path / "own", {1024: 100e-6}, {}, backend="nccl")
     channels = {"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "16"}
     forced = launch(tmp_path / "forced", {1024: 50e-6}, channels, backend="nccl", algorithm="ring", protocol="ll128")
     (size,) = sizes_of(read_all([own, forced]), 2.0)
     assert (size.library, size.forced) == ("nccl", Choice("ring", "ll128", 16))
+    assert [str(OWN), str(size.forced)] == ["own choice", "ring/ll128, 16 channels"]
 
 
 def test_a_range_ends_where_a_measured_size_wants_something_else(tmp_path: Path) -> None:
@@ -131,18 +126,12 @@ def test_open_mpis_rules_hand_the_choice_back_after_a_range_and_to_other_numbers
     ]  # fmt: skip
 
 
-def mpich_file(tmp_path: Path, overrides: Sequence[Override]) -> dict[str, Any]:
+def test_mpichs_file_has_the_built_in_decisions_outside_the_range(tmp_path: Path) -> None:
+    own = BUILT_IN["collective=allreduce"]["comm_type=intra"]
     library = tmp_path / "libmpi.so.12"
     library.write_bytes(b"\x7fELF\0" + json.dumps(BUILT_IN, separators=(",", ":")).encode() + b"\0more")
     runs = read_all([launch(tmp_path / "run", {1024: 1e-4}, {}, libraries=[str(library)])])
-    document = json.loads(file_of("mpich", overrides, runs, []))
-    assert isinstance(document, dict)
-    return document
-
-
-def test_mpichs_file_has_the_built_in_decisions_outside_the_range(tmp_path: Path) -> None:
-    own = BUILT_IN["collective=allreduce"]["comm_type=intra"]
-    document = mpich_file(tmp_path, [ALLREDUCE])
+    document = json.loads(file_of("mpich", [ALLREDUCE], runs, []))
     assert document["collective=bcast"] == BUILT_IN["collective=bcast"]
     assert document["collective=allreduce"]["comm_type=inter"] == {"algorithm=inter": {}}
     intra = document["collective=allreduce"]["comm_type=intra"]
@@ -210,7 +199,3 @@ def test_a_sweep_measures_the_own_choice_and_each_forced_one(tmp_path: Path, lib
     assert done.returncode == 0
     assert first.startswith("collbench allreduce ")
     assert all("algorithm=" in line.lower() for line in forced[:-1])
-
-
-def test_the_own_choice_has_a_name() -> None:
-    assert [str(OWN), str(Choice("ring", "ll128", 16))] == ["own choice", "ring/ll128, 16 channels"]
