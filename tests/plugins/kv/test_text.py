@@ -116,13 +116,10 @@ def test_the_section_has_all_rows_and_a_chart_of_the_most_bytes(tmp_path: Path) 
     assert "eth0 on n1 (sysfs)" in " ".join(found.texts)
 
 
-def test_the_first_screen_names_the_fastest_method(tmp_path: Path) -> None:
+def test_the_first_screen_names_the_fastest_method_or_all_whose_intervals_overlap(tmp_path: Path) -> None:
     screen = first_screen(material(tmp_path, SLOW, ROW, MISSING))
     assert screen is not None and screen.badge == ("plain", "MEASURED") and "mpi-type is the fastest" in screen.title
     assert [figure.value for figure in screen.figures] == ["5.24 GB/s", "50 %", "25 %"]
-
-
-def test_methods_whose_intervals_overlap_are_equally_fast(tmp_path: Path) -> None:
     time = ROW.time_s
     assert time.value is not None and time.high is not None
     near = ROW.replace(method="mpi-put", time_s=Estimate(time.high * 1.1, time.high, time.high * 1.2))

@@ -52,13 +52,8 @@ def test_a_comparison_has_the_factor_and_the_time_alone(factor, alone_s, expecte
 
 
 def test_several_launches_have_the_interval_over_them(tmp_path: Path) -> None:
-    sides = []
-    for name, factor in (("a", 2.0), ("b", 2.5)):
-        for launch in range(1, 4):
-            row = simulated_row(launch, factor * (1 + 0.005 * launch))
-            load_run(tmp_path / name / f"launch-{launch}", row, allocation_id=name, started_utc=f"2026-11-0{launch}T02:00:00Z")
-        sides.append(tmp_path / name)
-    (case,) = (each for each in compare(*sides).cases if each.a.mode == UNDER_LOAD)
+    found = compare(side(tmp_path / "a", 2.0), side(tmp_path / "b", 2.5))
+    (case,) = (each for each in found.cases if each.a.mode == UNDER_LOAD)
     assert case.launches and case.outcome is Outcome.SLOWER and case.a.launches == 3
     assert case.a.interference["low"] < case.a.interference["factor"] < case.a.interference["high"]
 
@@ -74,10 +69,9 @@ def test_an_inconclusive_row_accuses_nothing(kind: dict[str, int], tmp_path: Pat
     assert verdict.result == UNDECIDED and not [each for each in verdict.suspicions if "under load" in each.name]
 
 
-@pytest.mark.parametrize(
-    ("factor", "alone_s", "result", "mode"),
-    [(2.0, 1e-5, PASSED, ""), (2.6, 1e-5, REGRESSION, UNDER_LOAD), (2.0, 1.4e-5, REGRESSION, "isolated")],
-)
+@pytest.mark.parametrize(("factor", "alone_s", "result", "mode"), [
+    (2.0, 1e-5, PASSED, ""), (2.6, 1e-5, REGRESSION, UNDER_LOAD), (2.0, 1.4e-5, REGRESSION, "isolated"),
+])  # fmt: skip
 def test_the_gate_confirms_a_larger_factor_and_a_slower_victim(factor, alone_s, result, mode, tmp_path):
     add_all(tmp_path / "base", allocations_in(nights(tmp_path, 8)))
     candidate = nights(tmp_path, 3, factor, first=20, alone_s=alone_s)

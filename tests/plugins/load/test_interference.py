@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.plugins.load.interference import (
-    FEWEST_GROUPS,
-    LoadInconclusive,
-    block_quantile,
-    block_ratio,
-    fewest_samples,
-    grouped,
-    judge,
-    quantiles_of,
-)
+from collbench.plugins.load import interference
+from collbench.plugins.load.interference import block_ratio, judge, quantiles_of
 
 
 def measured(factor: float, pairs: int = 8, spread: float = 0.01, samples: int = 400) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -40,7 +32,7 @@ def test_a_factor_is_interference_with_its_value_unless_it_is_negligible() -> No
 )
 def test_too_little_evidence_is_inconclusive(pairs: int, crowded: bool, spread: float, why: str) -> None:
     verdict, reason = judge(quantiles_of(*measured(1.0, pairs, spread, 12)), pairs, crowded)
-    assert verdict == "inconclusive" and isinstance(reason, LoadInconclusive) and reason.why == why
+    assert verdict == "inconclusive" and isinstance(reason, interference.LoadInconclusive) and reason.why == why
 
 
 TRIALS = 400
@@ -82,13 +74,13 @@ def test_factors_and_quantiles_are_covered_by_blocks_with_enough_samples() -> No
     assert inside >= 90
     random, inside, none = np.random.default_rng(3), 0, np.zeros(10)
     for _ in range(200):
-        found = block_quantile(blocks(random, 10, 60, none), 0.5)
+        found = interference.block_quantile(blocks(random, 10, 60, none), 0.5)
         assert found.low is not None and found.high is not None
         inside += found.low <= 1 <= found.high
     assert inside / 200 >= 0.93
     one = [np.arange(100.0) for _ in range(12)]
-    assert (fewest_samples(0.5), fewest_samples(0.99), fewest_samples(0.999)) == (6, 300, 3000)
-    assert [len(grouped([one], share)) for share in (0.5, 0.99, 0.999)] == [12, 4, 0]
+    assert (interference.fewest_samples(0.5), interference.fewest_samples(0.99), interference.fewest_samples(0.999)) == (6, 300, 3000)
+    assert [len(interference.grouped([one], share)) for share in (0.5, 0.99, 0.999)] == [12, 4, 0]
     assert block_ratio(one, one, 0.999).value is None
-    few = block_ratio(one[: FEWEST_GROUPS - 1], one[: FEWEST_GROUPS - 1], 0.5)
+    few = block_ratio(one[: interference.FEWEST_GROUPS - 1], one[: interference.FEWEST_GROUPS - 1], 0.5)
     assert (few.value, few.low, few.high) == (1.0, None, None)

@@ -9,23 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.concerns import DOUBTFUL
+from collbench.plugins.overlap import records
 from collbench.plugins.overlap.page import concerns, section
-from collbench.plugins.overlap.records import (
-    ComputationMissed,
-    ComputationUnsteady,
-    CoresSharedWithProgress,
-    Overlap,
-    OverlapEstimate,
-    OverlapWide,
-    States,
-    StepOverlap,
-    StepTimeMissed,
-    TooFewBlocks,
-    efficiency_of,
-    evaluate,
-    flat_values,
-    overlap_of,
-)
+from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, States, StepOverlap, evaluate
 from collbench.plugins.overlap.text import format_outcome, format_overlap, overlap_lines
 from collbench.report.compare import compare_runs
 from collbench.report.material import Material
@@ -60,9 +46,10 @@ def test_overlaps_are_read_back_and_their_text_is_limited() -> None:
     assert format_overlap(found.percent) == "0 % (0–0)"
     assert format_overlap(OverlapEstimate(84.6, None, None)) == "85 %"
     found = evaluate(states(1.5, blocks=3), "calls", None, None)
-    assert overlap_of(found.as_json()) == found
-    assert flat_values(found.as_json())["percent"] == found.percent.value and flat_values(found.as_json())["percent_low"] is None
-    assert overlap_of({}) is None and overlap_of({"percent": "no number"}) is None and not list(overlap_lines([]))
+    assert records.overlap_of(found.as_json()) == found
+    flat = records.flat_values(found.as_json())
+    assert flat["percent"] == found.percent.value and flat["percent_low"] is None
+    assert records.overlap_of({}) is None and records.overlap_of({"percent": "no number"}) is None and not list(overlap_lines([]))
 
 
 @pytest.mark.parametrize(("both", "computing", "payer"), [(1.02, 1.0, "none"), (1.5, 1.45, "computation"), (1.5, 1.0, "waiting")])
@@ -78,16 +65,17 @@ def test_what_cannot_be_determined_is_inconclusive_with_its_reason() -> None:
         evaluate(states(1.5, computation=2.0), "calls", None, None), evaluate(states(1.5, noise=0.6), "calls", None, None),
     ]  # fmt: skip
     assert {each.outcome for each in doubts} == {"inconclusive"}
-    assert [type(each.doubt) for each in doubts] == [TooFewBlocks, CoresSharedWithProgress, ComputationMissed, OverlapWide]
+    reasons = [records.TooFewBlocks, CoresSharedWithProgress, records.ComputationMissed, records.OverlapWide]
+    assert [type(each.doubt) for each in doubts] == reasons
     assert doubts[0].percent.low is None and format_outcome(doubts[1]) == "inconclusive"
     found = evaluate(states(1.5, computing=0.7), "calls", None, None)
-    assert isinstance(found.doubt, ComputationUnsteady) and found.outcome == "inconclusive"
+    assert isinstance(found.doubt, records.ComputationUnsteady) and found.outcome == "inconclusive"
     assert evaluate(states(1.5, computing=0.95), "calls", None, None).doubt is None
 
 
 def step(both: float, *, goal_s: float = 1.0, **known) -> StepOverlap:
     series = states(both, **known)
-    return StepOverlap(goal_s, True, evaluate(series, "calls", None, None, goal_s), efficiency_of(series))
+    return StepOverlap(goal_s, True, evaluate(series, "calls", None, None, goal_s), records.efficiency_of(series))
 
 
 @pytest.mark.parametrize(("both", "efficiency"), [(1.0, 1.0), (1.25, 0.8), (2.0, 0.5)])
@@ -100,10 +88,12 @@ def test_a_known_efficiency_is_found_with_an_interval_that_has_it(both: float, e
 
 def test_efficiency_needs_no_narrow_overlap_but_has_reasons_to_be_inconclusive() -> None:
     long = step(10.05, goal_s=10.0, computation=10.0, communication=0.1, noise=0.005)
-    assert isinstance(long.overlap.doubt, OverlapWide) and long.conclusive and long.efficiency.value == pytest.approx(0.995, abs=0.005)
+    assert (
+        isinstance(long.overlap.doubt, records.OverlapWide) and long.conclusive and long.efficiency.value == pytest.approx(0.995, abs=0.005)
+    )
     assert not step(2.0, blocks=3).conclusive
     missed = step(3.0, goal_s=1.0, computation=2.0)
-    assert isinstance(missed.overlap.doubt, StepTimeMissed) and not missed.conclusive
+    assert isinstance(missed.overlap.doubt, records.StepTimeMissed) and not missed.conclusive
     shared = evaluate(states(2.0), "threads", None, CoresSharedWithProgress("node1", 2, 2, 2), 1.0)
     assert not StepOverlap(1.0, True, shared, OverlapEstimate(0.5, 0.5, 0.5)).conclusive
 

@@ -1,7 +1,5 @@
 """collbench predict: formats, page, exit codes, the API, and bad input."""
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -28,28 +26,12 @@ def runs(tmp_path: Path) -> str:
     return str(tmp_path / "runs")
 
 
-def test_csv_and_json_have_the_time_the_interval_and_the_error(runs: str) -> None:
-    (line,) = csv.DictReader(io.StringIO(run_here(ROOT, "predict", runs, "--nodes", "16", "--format", "csv").stdout))
-    assert float(line["time_s"]) == pytest.approx(ring(16), rel=0.01)
-    assert float(line["low_s"]) < ring(16) < float(line["high_s"]) and abs(float(line["check_error"])) < 0.01
-    done = run_here(ROOT, "predict", runs, "--nodes", "16", "--format", "jsonl")
-    assert done.returncode == 0 and json.loads(done.stdout)["limit"] == "volume"
-
-
 def test_all_refused_has_exit_code_3_and_bad_input_2(runs: str, tmp_path: Path) -> None:
     assert run_here(ROOT, "predict", runs, "--nodes", "64").returncode == 3
     for words in (("--nodes", "1"), ("--nodes", "x"), (), ("--nodes", "16", "--operation", "alltoall"), ("--nodes", "16", "--since", "1d")):
         done = run_here(ROOT, "predict", runs, *words)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert run_here(ROOT, "predict", str(tmp_path / "none"), "--nodes", "16").returncode == 2
-
-
-def test_the_page_has_a_chart_and_the_file_is_a_prediction(runs: str, tmp_path: Path) -> None:
-    page, file = tmp_path / "page.html", tmp_path / "prediction.json"
-    done = run_here(ROOT, "predict", runs, "--nodes", "12,16", "--html", str(page), "--out", str(file))
-    assert done.returncode == 0 and len(done.stdout.splitlines()) > 3
-    assert "<svg" in page.read_text(encoding="utf-8")
-    assert [each["nodes"] for each in json.loads(file.read_text())["cases"][0]["predictions"]] == [12, 16]
 
 
 def test_a_stored_prediction_is_shown_again(runs: str, tmp_path: Path) -> None:

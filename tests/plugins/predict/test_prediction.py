@@ -6,17 +6,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.predict.prediction import (
-    FewNodeCounts,
-    LargePredictionError,
-    PredictedCase,
-    Prediction,
-    ScalingTerm,
-    TooManyNodes,
-    predict,
-    read_prediction,
-    rows_below,
-)
+from collbench.plugins.predict import prediction
+from collbench.plugins.predict.prediction import PredictedCase, Prediction, ScalingTerm, predict
 from collbench.plugins.predict.text import write_prediction
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, store
@@ -67,12 +58,12 @@ def test_laws_of_latency_are_distinguished(law: object, term: ScalingTerm) -> No
 def test_jumps_few_and_far_node_counts_are_refused_and_intervals_grow() -> None:
     case = only(predict([row(nodes, ring(nodes) * (3 if nodes == 16 else 1)) for nodes in (2, 4, 8, 16)], [32]))
     refusal = case.predictions[0].refusal
-    assert isinstance(refusal, LargePredictionError) and refusal.error < -0.6 and refusal.smaller == (2, 4, 8)
+    assert isinstance(refusal, prediction.LargePredictionError) and refusal.error < -0.6 and refusal.smaller == (2, 4, 8)
     assert case.predictions[0].time_s is None
     rows = [row(nodes, ring(nodes)) for nodes in (2, 4, 8)]
-    assert isinstance(only(predict(rows[:2], [8])).predictions[0].refusal, FewNodeCounts)
+    assert isinstance(only(predict(rows[:2], [8])).predictions[0].refusal, prediction.FewNodeCounts)
     near, far = only(predict(rows, [32, 33])).predictions
-    assert near.time_s is not None and isinstance(far.refusal, TooManyNodes)
+    assert near.time_s is not None and isinstance(far.refusal, prediction.TooManyNodes)
     rows = [row(nodes, ring(nodes) * (1.03 if nodes == 8 else 1)) for nodes in (2, 4, 8, 16)]
     widths = [each.high_s / each.low_s for each in only(predict(rows, [17, 32, 64])).predictions if each.high_s and each.low_s]
     assert len(widths) == 3 and widths[0] == pytest.approx(widths[1], rel=1e-12) and widths[1] < widths[2]
@@ -89,14 +80,14 @@ def test_unusable_rows_are_counted_and_ranks_per_node_are_separate() -> None:
 def test_a_stored_prediction_is_read_again_and_another_file_is_rejected(tmp_path: Path) -> None:
     found = predict([row(nodes, ring(nodes)) for nodes in (2, 4, 8)], [16, 64])
     write_prediction(found, tmp_path / "prediction.json")
-    assert read_prediction(tmp_path / "prediction.json") == found
+    assert prediction.read_prediction(tmp_path / "prediction.json") == found
     (tmp_path / "other.json").write_text('{"schema": 1}')
     for name in ("other.json", "none.json"):
         with pytest.raises(UsageError):
-            read_prediction(tmp_path / name)
+            prediction.read_prediction(tmp_path / name)
 
 
 def test_runs_below_a_folder_are_read(tmp_path: Path) -> None:
     for nodes in (2, 4):
         store(tmp_path / f"n{nodes}", [row(nodes, ring(nodes))])
-    assert sorted(each.nodes or 0 for each in rows_below([tmp_path])) == [2, 4]
+    assert sorted(each.nodes or 0 for each in prediction.rows_below([tmp_path])) == [2, 4]

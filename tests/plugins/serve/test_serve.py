@@ -154,12 +154,16 @@ def test_each_run_has_the_badge_of_its_page(tmp_path: Path) -> None:
         assert badges["wrong"] in server.answer("/", "").text.partition("/run/good")[2].partition("</tr>")[0]
 
 
-def test_served_pages_lead_to_the_index_compare_with_the_oldest_and_refuse_other_methods(get: Get) -> None:
+def test_only_served_pages_lead_to_the_index_compare_with_the_oldest_and_refuse_other_methods(get: Get, tmp_path: Path) -> None:
     names = re.findall(r'<input type="checkbox" name="run" value="([^"]+)"', get("/")[1])
     assert names == ["night%20%3C2%3E", "night-1"]
     status, text = get(f"/compare?{urlencode([('run', name) for name in names])}")
     assert status == 200 and "night &lt;2&gt; against night-1, the baseline" in text and "<2>" not in text
-    assert '<a class="index" href="/">All runs</a>' in text and 'class="links"' not in text
+    back = '<a class="index" href="/">All runs</a>'
+    assert back in text and 'class="links"' not in text
+    assert back in get("/run/night-1")[1] and back not in get("/")[1]
+    material = Material([read_run(tmp_path / "runs" / "night-1")], tmp_path / "page.html")
+    assert 'class="index"' not in page.html(material)
     assert get("/", host="evil.example")[0] == 403
     assert get("/", method="POST")[0] == get("/", method="PUT")[0] == get("/", method="DELETE")[0] == 501
     assert get("/", method="HEAD") == (200, "")
@@ -175,13 +179,6 @@ def test_nothing_but_runs_of_the_folder_is_compared(get: Get, query: str, status
     found, text = get(f"/compare{query}")
     assert found == status and "<" not in text
     assert get(f"/compare{query}", host="evil.example")[0] == 403
-
-
-def test_only_a_served_page_leads_to_the_index(get: Get, tmp_path: Path) -> None:
-    back = '<a class="index" href="/">All runs</a>'
-    assert back in get("/run/night-1")[1] and back not in get("/")[1]
-    material = Material([read_run(tmp_path / "runs" / "night-1")], tmp_path / "page.html")
-    assert 'class="index"' not in page.html(material)
 
 
 def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:

@@ -102,19 +102,13 @@ class TestDifferences:
         first = first_of(trace)
         assert first.values == ("allreduce", None, "allreduce") and first.operation == "allreduce"
 
-    @pytest.mark.parametrize(
-        ("kind", "change", "field"),
-        [
-            ("allreduce", changed("kind", KIND["broadcast"]), DifferingField.OPERATION),
-            ("allreduce", changed("sent", 7), DifferingField.SIZE),
-            ("allgather", changed("received", 7), DifferingField.SIZE),
-            ("allreduce", changed("dtype", DTYPE["bfloat16"]), DifferingField.DTYPE),
-            ("reducescatter", changed("redop", REDOP["max"]), DifferingField.REDOP),
-            ("broadcast", changed("root", 2), DifferingField.ROOT),
-            ("broadcast", changed("received", 7000), DifferingField.SIZE),
-            ("gather", changed("sent", 7), DifferingField.SIZE),
-        ],
-    )
+    @pytest.mark.parametrize(("kind", "change", "field"), [
+        ("allreduce", changed("kind", KIND["broadcast"]), DifferingField.OPERATION),
+        ("allreduce", changed("sent", 7), DifferingField.SIZE), ("allgather", changed("received", 7), DifferingField.SIZE),
+        ("allreduce", changed("dtype", DTYPE["bfloat16"]), DifferingField.DTYPE),
+        ("reducescatter", changed("redop", REDOP["max"]), DifferingField.REDOP), ("broadcast", changed("root", 2), DifferingField.ROOT),
+        ("broadcast", changed("received", 7000), DifferingField.SIZE), ("gather", changed("sent", 7), DifferingField.SIZE),
+    ])  # fmt: skip
     def test_each_property(self, kind, change, field):
         tables = [collectives(kind=kind) for _ in range(3)]
         for table in tables:
@@ -122,14 +116,11 @@ class TestDifferences:
         change(tables[1])
         assert found(job(*tables)) == [(field, 3, (1,))]
 
-    @pytest.mark.parametrize(
-        ("kind", "change"),
-        [
-            ("allreduce", changed("root", 2)), ("allgather", changed("redop", REDOP["max"])), ("gather", changed("received", 0)),
-            ("scatter", changed("sent", 0)), ("broadcast", changed("sent", 0)), ("barrier", changed("dtype", DTYPE["int8"])),
-            ("allreduce", changed("dtype", 255)), ("allreduce", changed("sent", UNKNOWN)),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("kind", "change"), [
+        ("allreduce", changed("root", 2)), ("allgather", changed("redop", REDOP["max"])), ("gather", changed("received", 0)),
+        ("scatter", changed("sent", 0)), ("broadcast", changed("sent", 0)), ("barrier", changed("dtype", DTYPE["int8"])),
+        ("allreduce", changed("dtype", 255)), ("allreduce", changed("sent", UNKNOWN)),
+    ])  # fmt: skip
     def test_what_may_differ_or_is_unknown(self, kind, change):
         tables = [collectives(kind=kind) for _ in range(3)]
         change(tables[1])

@@ -83,19 +83,14 @@ class TestLog:
         assert trace.ranks[0].operations["group"].tolist() == [0, 1]
         assert not nccl_log.recognizes(Path("notes.md"), b"watch for NCCL INFO AllReduce: opCount in the log")
 
-    @pytest.mark.parametrize(
-        ("lines", "what"),
-        [
-            ([call(0), call(1)], "NCCL_DEBUG_SUBSYS=INIT,COLL"),
-            ([init(0, 2), init(1, 2)], "no call"),
-            ([init(0, 2), call(0)[:60] + "\n"], "line 2"),
-            ([init(0, 2), call(0).strip()[:-30] + call(1)], "line 2"),
-            ([init(0, 2), call(0), init(0, 2).replace("node0", "node1"), call(0).replace("node0", "node1")], "twice"),
-            ([init(0, 2), call(0), init(1, 4).replace("0xc1", "0xc1"), call(1, size=4)], "has 4 ranks"),
-            ([init(0, 2), call(0), init(1, 2, commid="0xc2"), call(1)], "no communicator connects all"),
-            ([init(5, 2).replace("[5]", "[0]"), call(5)], "not valid"),
-        ],
-    )
+    @pytest.mark.parametrize(("lines", "what"), [
+        ([call(0), call(1)], "NCCL_DEBUG_SUBSYS=INIT,COLL"), ([init(0, 2), init(1, 2)], "no call"),
+        ([init(0, 2), call(0)[:60] + "\n"], "line 2"), ([init(0, 2), call(0).strip()[:-30] + call(1)], "line 2"),
+        ([init(0, 2), call(0), init(0, 2).replace("node0", "node1"), call(0).replace("node0", "node1")], "twice"),
+        ([init(0, 2), call(0), init(1, 4).replace("0xc1", "0xc1"), call(1, size=4)], "has 4 ranks"),
+        ([init(0, 2), call(0), init(1, 2, commid="0xc2"), call(1)], "no communicator connects all"),
+        ([init(5, 2).replace("[5]", "[0]"), call(5)], "not valid"),
+    ])  # fmt: skip
     def test_what_cannot_be_read(self, lines, what, tmp_path):
         with pytest.raises(UsageError, match=what):
             read_log(tmp_path, lines)
@@ -175,18 +170,13 @@ class TestInspector:
         trace = read_traces([write(tmp_path / "a.log", *records)])
         assert [len(rank.operations) for rank in trace.ranks] == [3, 3]
 
-    @pytest.mark.parametrize(
-        ("records", "what"),
-        [
-            ([record(), record()], "twice"),
-            ([record(), {"coll_perf": {"coll": "AllReduce"}}], "line 2"),
-            ([record(), record(number=-1)], "line 2"),
-            ([record(), {**record(), "header": {"id": "0xa", "rank": 0, "n_ranks": 1 << 70}}], "line 2"),
-            ([record(rank=7)], "not valid"),
-            ([record(), record(size=4, rank=1)], "has 4 ranks"),
-            ([record(key="0xa"), record(1, key="0xb")], "no communicator connects all"),
-        ],
-    )
+    @pytest.mark.parametrize(("records", "what"), [
+        ([record(), record()], "twice"), ([record(), {"coll_perf": {"coll": "AllReduce"}}], "line 2"),
+        ([record(), record(number=-1)], "line 2"),
+        ([record(), {**record(), "header": {"id": "0xa", "rank": 0, "n_ranks": 1 << 70}}], "line 2"),
+        ([record(rank=7)], "not valid"), ([record(), record(size=4, rank=1)], "has 4 ranks"),
+        ([record(key="0xa"), record(1, key="0xb")], "no communicator connects all"),
+    ])  # fmt: skip
     def test_what_cannot_be_read(self, records, what, tmp_path):
         with pytest.raises(UsageError, match=what):
             read_traces([write(tmp_path / "a.log", *records)])

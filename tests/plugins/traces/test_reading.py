@@ -18,7 +18,7 @@ UNNAMED = (ProcessGroup("0"),)
 
 
 @pytest.mark.parametrize("form", trace_files.WRITERS)
-def test_a_job_is_read_as_it_was_written(form, tmp_path):
+def test_a_job_is_read_as_it_was_written_and_absent_ranks_are_listed(form, tmp_path):
     trace_files.WRITERS[form](tmp_path, 50, 4)
     trace = reading.read_traces([tmp_path])
     assert (trace.world, trace.absent, [rank.rank for rank in trace.ranks]) == (4, (), [0, 1, 2, 3])
@@ -36,11 +36,6 @@ def test_a_job_is_read_as_it_was_written(form, tmp_path):
         read = [(KINDS[row["kind"]], int(row["sent"]), int(row["received"])) for row in own]
         assert [(kind, size) for kind, _, size in read] == [(kind, size) for kind, _, size in expected]
         assert all(one[1] in (UNKNOWN, other[1]) for one, other in zip(read, expected, strict=True))
-
-
-@pytest.mark.parametrize("form", trace_files.WRITERS)
-def test_absent_ranks_are_listed(form, tmp_path):
-    trace_files.WRITERS[form](tmp_path, 5, 4)
     files = sorted(tmp_path.iterdir())
     trace = reading.read_traces([files[0], files[3]])
     assert (trace.world, trace.absent) == (4, (1, 2))
@@ -150,15 +145,12 @@ class TestJoined:
         assert joining.joined("test", [rank(0), rank(2)]).world == 3
         assert joining.joined("test", [rank(0, groups=(ProcessGroup("0", (0, 5)),))]).world == 6
 
-    @pytest.mark.parametrize(
-        ("ranks", "what"),
-        [
-            ([rank(0, job="a"), rank(1, job="b")], "different jobs"), ([rank(0, 2), rank(1, 4)], "job of 4 ranks"),
-            ([rank(0, 2), rank(0, 2)], "twice"), ([rank(2, 2)], "rank 2 is not in"), ([rank(-1, 2)], "rank -1 is not in"),
-            ([rank(0, 1 << 40)], "not a valid number of ranks"), ([rank(0, 2, (ProcessGroup("0", (0, 7)),))], "contains rank 7"),
-            ([rank(0, 2, (ProcessGroup("0", (0, 0)),))], "a rank twice"), ([rank(0, 2, (ProcessGroup("0", (1,)),))], "does not contain it"),
-        ],
-    )  # fmt: skip
+    @pytest.mark.parametrize(("ranks", "what"), [
+        ([rank(0, job="a"), rank(1, job="b")], "different jobs"), ([rank(0, 2), rank(1, 4)], "job of 4 ranks"),
+        ([rank(0, 2), rank(0, 2)], "twice"), ([rank(2, 2)], "rank 2 is not in"), ([rank(-1, 2)], "rank -1 is not in"),
+        ([rank(0, 1 << 40)], "not a valid number of ranks"), ([rank(0, 2, (ProcessGroup("0", (0, 7)),))], "contains rank 7"),
+        ([rank(0, 2, (ProcessGroup("0", (0, 0)),))], "a rank twice"), ([rank(0, 2, (ProcessGroup("0", (1,)),))], "does not contain it"),
+    ])  # fmt: skip
     def test_what_cannot_be_one_job(self, ranks, what):
         with pytest.raises(UsageError, match=what):
             joining.joined("test", ranks)

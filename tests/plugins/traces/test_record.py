@@ -216,10 +216,9 @@ def test_an_environment_keeps_what_the_user_has_set(tmp_path):
     assert made["PYTHONPATH"].split(os.pathsep)[1:] == ["/lib"]
 
 
-@pytest.mark.parametrize(
-    ("version", "size"),
-    [("2.13.0+cpu", "TORCH_FR_BUFFER_SIZE"), ("2.10.1", "TORCH_FR_BUFFER_SIZE"), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE")],
-)
+@pytest.mark.parametrize(("version", "size"), [
+    ("2.13.0+cpu", "TORCH_FR_BUFFER_SIZE"), ("2.10.1", "TORCH_FR_BUFFER_SIZE"), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+])  # fmt: skip
 @pytest.mark.parametrize("own", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", None])
 def test_the_hook_names_the_variables_of_the_installed_torch(version, size, own, tmp_path, monkeypatch):
     variables = json.loads(environment(RecordRequest(("true",), tmp_path), "job1", {})["COLLBENCH_RECORDING"])["torch"]

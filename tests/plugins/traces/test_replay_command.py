@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from importlib.util import find_spec
 
 import pytest
 
@@ -11,10 +10,8 @@ import collbench
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, environment, run, run_here
 from tests.plugins.traces.recorded import Op, write_dumps
-from tests.plugins.training.reading import read_workload
+from tests.plugins.training.reading import BACKENDS, MISSING, read_workload
 
-MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
-BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
 GROUPS = {"world": range(4), "a": (0, 1), "b": (2, 3)}
 RATE = 1e9 / 8 * 1448 / 1514  # payload bytes per second of TCP over a link of 1 Gb/s
 
@@ -48,19 +45,12 @@ def test_the_plan_has_one_step_for_the_recorded_ranks(dumps, tmp_path):
     assert "reduction op not recorded in 3 exchanges: sum is used" in done.stderr and "does not contain" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("argv", "problem"),
-    [
-        (["missing"], "missing"),
-        (["dumps", "--step", "7"], "0 to 2"),
-        (["dumps", "--step", "last"], "not a valid step"),
-        (["dumps", "--compute", "scale=-1"], "not a number above 0"),
-        (["dumps", "--compute", "some"], "use none, gaps or scale=X"),
-        (["dumps", "--ranks", "3"], "does not divide"),
-        (["dumps", "--ranks", "2"], "would have 1 rank"),
-        (["dumps/dump_rank_0.json", "dumps/other/dump_rank_0.json"], "dump_rank_0"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "problem"), [
+    (["missing"], "missing"), (["dumps", "--step", "7"], "0 to 2"), (["dumps", "--step", "last"], "not a valid step"),
+    (["dumps", "--compute", "scale=-1"], "not a number above 0"), (["dumps", "--compute", "some"], "use none, gaps or scale=X"),
+    (["dumps", "--ranks", "3"], "does not divide"), (["dumps", "--ranks", "2"], "would have 1 rank"),
+    (["dumps/dump_rank_0.json", "dumps/other/dump_rank_0.json"], "dump_rank_0"),
+])  # fmt: skip
 def test_bad_input_is_one_sentence(argv, problem, dumps, tmp_path):
     (dumps / "other").mkdir()
     (dumps / "other" / "dump_rank_0.json").write_bytes((dumps / "dump_rank_0.json").read_bytes()[:-99])

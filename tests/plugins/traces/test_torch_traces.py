@@ -86,23 +86,6 @@ def test_every_operation_of_two_ranks(tmp_path):
         assert (np.diff(offsets)[1:] > 0).all() and (indices < np.repeat(np.arange(len(x)), np.diff(offsets))).all()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("job", "world"), [("ddp", 3), ("fsdp", 2), ("tensor", 4), ("plain", 4)])
-def test_a_training_job(tmp_path, job, world):
-    record(tmp_path, job, world)
-    for execution, _ in check(tmp_path, world) if job != "tensor" else ():
-        assert Part.SIZES not in execution.missing
-    for rank in range(world) if job == "tensor" else ():
-        called = json.loads((tmp_path / f"calls_{rank}.json").read_text())
-        [execution] = chakra.read(tmp_path / f"et_{rank}.json")
-        assert calls_of(execution) == called
-        assert {group.what for group in execution.groups} == {"mesh_tp"} and Part.REDOPS not in execution.missing
-        # Kineto's events of Gloo do not have the group. The job has several of the same size.
-        [events] = kineto.read(tmp_path / f"kineto_{rank}.json")
-        assert Part.GROUPS in events.missing and events.operations["sent"].tolist() == [call[2] for call in called]
-
-
 def bytes_of(call):
     """Return the bytes of the whole buffer of a call that the job logged."""
     kind, dtype, sent, received, ranks, *_ = call
@@ -126,19 +109,39 @@ def checked(exchange, call, rank):
     assert dtype in ("", exchange.dtype) and (root < 0 or exchange.root in (None, ranks.index(root)))
 
 
-# Kineto's events have no names and ranks of the groups of a device mesh; such a trace is refused.
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("job", "world", "form"), [(job, 2, form) for job in ("plain", "ddp", "fsdp") for form in ("et", "kineto")] + [("tensor", 4, "et")]
-)
-def test_the_bytes_and_the_order_are_those_of_the_job(job, world, form, tmp_path):
-    pytest.importorskip("torch")
-    record(tmp_path, job, world)
-    found = recording_of([tmp_path / f"{form}_{rank}.json" for rank in range(world)], ReplayOptions("all"))
+def replayed(folder, form, world):
+    """Compare the exchanges of a replay of these traces with the logs: their bytes and their order."""
+    found = recording_of([folder / f"{form}_{rank}.json" for rank in range(world)], ReplayOptions("all"))
     for rank in range(world):
-        called = json.loads((tmp_path / f"calls_{rank}.json").read_text())
+        called = json.loads((folder / f"calls_{rank}.json").read_text())
         own = [each for each in found.step.exchanges if any(rank in group for group in each.groups)]
         assert len(own) == len(called)
         for exchange, call in zip(own, called, strict=True):
             # a type that the trace lacks is float32 in the replay
             checked(exchange, [call[0], call[1] if call[0] not in ("scatter",) else "", *call[2:]], rank)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("job", "world"), [("ddp", 3), ("fsdp", 2), ("plain", 4)])
+def test_the_traces_and_the_replay_of_a_job_are_what_it_called(tmp_path, job, world):
+    record(tmp_path, job, world)
+    for execution, _ in check(tmp_path, world):
+        assert Part.SIZES not in execution.missing
+    for form in ("et", "kineto"):
+        replayed(tmp_path, form, world)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_of_a_device_mesh_kinetos_events_lack_the_groups(tmp_path):
+    """The job has several groups of the same size, so Kineto's traces cannot be replayed."""
+    record(tmp_path, "tensor", 4)
+    for rank in range(4):
+        called = json.loads((tmp_path / f"calls_{rank}.json").read_text())
+        [execution] = chakra.read(tmp_path / f"et_{rank}.json")
+        assert calls_of(execution) == called
+        assert {group.what for group in execution.groups} == {"mesh_tp"} and Part.REDOPS not in execution.missing
+        [events] = kineto.read(tmp_path / f"kineto_{rank}.json")
+        assert Part.GROUPS in events.missing and events.operations["sent"].tolist() == [call[2] for call in called]
+    replayed(tmp_path, "et", 4)

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,11 @@ from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Request
 from collbench.operations.sweep import Sweep
 from collbench.plugins.training.workloads.registry import every_regime, regimes
-from tests.cli.command import BIN, one_sentence, run, run_here
+from tests.cli.command import BIN, run, run_here
 from tests.conftest import sample
-from tests.plugins.training.reading import read_workload
+from tests.plugins.training.reading import BACKENDS, MISSING, read_workload
 from tests.test_trust import DOCS, _rows
 
-MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
-BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
 LAYERS = ("--layers", "2", "--hidden", "64")
 OF_ITS_OWN = {
     "data-parallel": ("--bucket", "1M"), "parameter-server": ("--bucket", "1M", "--update", "sharded"), "fsdp": LAYERS,
@@ -30,7 +27,7 @@ OF_ITS_OWN = {
 }  # fmt: skip
 SMALL = ("--model", "1M", "--bucket", "1M", "--max-time", "0.5")  # numbers, of 4 bytes each
 ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://h", "t")
-needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
+needs_gloo = pytest.mark.skipif(MISSING["gloo"], reason="no torch beside this Python")
 
 
 def planned(folder, *typed):
@@ -45,37 +42,24 @@ def test_a_plan_has_the_exchanges_of_model_and_layout(tmp_path):
     assert sum(one["size_bytes"] * one["times"] for one in exchanges) == 25_557_032 * 4
     assert sum(one["moves_bytes"] for one in exchanges) == pytest.approx(25_557_032 * 4 * 2 * 3 / 4)
     assert list(tmp_path.iterdir()) == [], "nothing was started"
+    exchanges = planned(tmp_path, "ddp,fsdp2", "--ranks", "2")
+    assert {one["operation"] for one in exchanges} == {"allreduce", "allgather", "reducescatter"}
     exchanges = planned(tmp_path, "hierarchical", "--ranks", "8", "--ranks-per-node", "4")
     assert {(one["operation"], one["groups"], one["group_ranks"]) for one in exchanges} == {
         ("reducescatter", 2, 4), ("allreduce", 4, 2), ("allgather", 2, 4),
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("info", "ranks_per_node", "gpus_each", "hosts"),
-    [
-        (None, None, 1, (0,) * 6),
-        (None, 4, 1, (0, 0, 0, 0, 1, 1)),
-        (None, 3, 2, (0,) * 6 + (1,) * 6),
-        (ALONE, None, 1, (0, 0, 0, 1, 1, 1)),  # a task that becomes three on each node
-        (ALONE, 2, 2, (0, 0, 0, 0, 1, 1, 1, 1)),
-        (replace(ALONE, ranks=4, local_ranks=2), 1, 1, (0, 0, 1, 1)),
-    ],
-)
+@pytest.mark.parametrize(("info", "ranks_per_node", "gpus_each", "hosts"), [
+    (None, None, 1, (0,) * 6), (None, 4, 1, (0, 0, 0, 0, 1, 1)), (None, 3, 2, (0,) * 6 + (1,) * 6),
+    (ALONE, None, 1, (0, 0, 0, 1, 1, 1)),  # a task that becomes three on each node
+    (ALONE, 2, 2, (0, 0, 0, 0, 1, 1, 1, 1)), (replace(ALONE, ranks=4, local_ranks=2), 1, 1, (0, 0, 1, 1)),
+])  # fmt: skip
 def test_hosts_of_a_launch_that_is_only_planned(info, ranks_per_node, gpus_each, hosts, monkeypatch):
     monkeypatch.setattr(requests, "local_ranks", lambda request, env: 6)
     monkeypatch.setattr(requests, "node_ranks", lambda request, info, env: 3)
     request = Request("workload", Sweep((), None, ()), ("mpi",), gpus_per_process=gpus_each, ranks_per_node=ranks_per_node)
     assert requests.placement_of(request, info, {}).host_of == hosts
-
-
-def test_a_plan_for_people(tmp_path):
-    done = run_here(tmp_path, "workload", "fsdp,pipeline", "--ranks", "2", "--dry-run", "--microbatches", "3")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].split(" · ") == ["fsdp", "bert-large, 340,000,000 parameters", "float32", "2 ranks", "1 node"]
-    assert lines[lines.index("") + 1].startswith("pipeline · bert-large")
-    assert done.stdout.count("\na step: ") == 2
 
 
 def test_all_skips_what_the_hosts_cannot_run_with_the_reason(tmp_path):
@@ -131,20 +115,6 @@ def test_a_step_with_real_computing_is_measured_and_right(backend, name, tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.skipif(MISSING["gloo"] and MISSING["mpi"], reason="no CPU backend")
-def test_report_prints_the_table_of_the_run(tmp_path):
-    done = run(tmp_path, "workload", "data-parallel,fsdp", "--ranks", "2", *SMALL, "--out", "run", "--step-time", "10ms")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "run folder: run"
-    again = run_here(tmp_path, "report", "run")
-    rows = len(stored(tmp_path))
-    assert again.returncode == 0 and again.stdout == f"run ({rows} rows)\n{done.stdout}"
-    assert "t = 10.00 ms" in done.stdout
-    records = list(csv.DictReader(io.StringIO(run_here(tmp_path, "report", "run", "--csv").stdout)))
-    assert [record["regime"] for record in records].count("fsdp") == rows // 2
-
-
-@pytest.mark.long
 def test_all_on_virtual_ranks(tmp_path):
     typed = ("--backend", "simulated", "--ranks", "4", "--max-time", "0.2", "--model", "1M", *LAYERS, "--sequence", "32", "--stages", "2")
     done = run(tmp_path, "workload", "all", *typed, "--out", "run", "--quiet")
@@ -172,18 +142,13 @@ def test_under_a_launcher(tmp_path):
 @pytest.mark.often("fsdp2 --ranks 2")
 @needs_gloo
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["ddp", "--ranks", "2", "--bucket", "300K"],
-        ["ddp", "--ranks", "3"],
-        ["ddp", "--ranks", "2", "--dtype", "float64", "--model", "700001", "--layers", "2", "--hidden", "96"],
-        ["fsdp2", "--ranks", "2"],
-        ["fsdp2", "--ranks", "3", "--model", "700001", "--layers", "1", "--hidden", "97"],
-        ["fsdp2", "--ranks", "2", "--dtype", "bfloat16"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [
+    ["ddp", "--ranks", "2", "--bucket", "300K"], ["ddp", "--ranks", "3"],
+    ["ddp", "--ranks", "2", "--dtype", "float64", "--model", "700001", "--layers", "2", "--hidden", "96"],
+    ["fsdp2", "--ranks", "2"],
+    ["fsdp2", "--ranks", "3", "--model", "700001", "--layers", "1", "--hidden", "97"],
+    ["fsdp2", "--ranks", "2", "--dtype", "bfloat16"],
+], ids=" ".join)  # fmt: skip
 def test_a_real_step_exchanges_what_is_expected_and_trains_right(words, tmp_path):
     done = run(tmp_path, "workload", *words, "-n", "4", "--out", "run", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -209,19 +174,6 @@ def test_ranks_that_train_alone_are_wrong_and_differ_from_what_is_expected(tmp_p
         "kind": "traffic_differs", "framework": "", "rank": 0, "at": 0, "recorded": None,
         "expected": {"kind": "exchanged", "operation": "allreduce", "size_bytes": 264192 * 4, "dtype": "float32"},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "words", [["ddp", "--backend", "mpi"], ["fsdp2", "--model", "100K"], ["ddp", "--stages", "2"], ["fsdp2", "--bucket", "1M"]]
-)
-def test_bad_input_is_one_sentence(words, tmp_path):
-    one_sentence(run_here(tmp_path, "workload", *words))
-
-
-def test_a_plan_starts_nothing(tmp_path):
-    done = run_here(tmp_path, "workload", "ddp,fsdp2", "--ranks", "2", "--dry-run", "--format", "json")
-    assert done.returncode == 0, done.stderr
-    assert {json.loads(line)["operation"] for line in done.stdout.splitlines()} == {"allreduce", "allgather", "reducescatter"}
 
 
 def test_every_regime_has_its_command():

@@ -10,21 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.plugins.training import FILE
-from collbench.plugins.training.records import (
-    Estimate,
-    PartRow,
-    RoutedStep,
-    RoutingResult,
-    ServerUpdates,
-    Share,
-    Staleness,
-    StepRow,
-    TimeQuantiles,
-    WayBytes,
-    WorkerPace,
-    efficiency,
-)
+from collbench.plugins.training import FILE, records
+from collbench.plugins.training.records import Estimate, PartRow, RoutedStep, Share, StepRow, WayBytes, efficiency
 from collbench.plugins.training.text import TRAINING
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
@@ -43,14 +30,14 @@ PART = PartRow.decoded(PART_JSON)
 ROW = StepRow(
     "data-parallel", "bert-large", "mpi", "cpu", 2, 2, "float32", 340_000_000, 25 << 20, 1_360_000_000, 1.36e9, {"update": "sharded"},
     "flat", None, 60, TIMES, "precision", 1e8, CEILING, 0.016, 80.0, (PART,), 0.06, 1, 0, None, ("drift",),
-    Staleness(
-        p50=1.0, p95=2.0, max=3.0, workers=(WorkerPace(rank=1, steps=4),), servers=(ServerUpdates(rank=0, updates=4),), steps_per_s=4.0,
-        duration_s=1.0,
+    records.Staleness(
+        p50=1.0, p95=2.0, max=3.0, workers=(records.WorkerPace(rank=1, steps=4),),
+        servers=(records.ServerUpdates(rank=0, updates=4),), steps_per_s=4.0, duration_s=1.0,
     ), {"loop": "native"},
 )  # fmt: skip
-ROUTED = RoutingResult(
+ROUTED = records.RoutingResult(
     "zipf:1.2, seed 0:1f2e3d4c", 16, 4, 12,
-    TimeQuantiles(
+    records.TimeQuantiles(
         Estimate(0.010, 0.009, 0.011), Estimate(0.012, 0.0118, 0.0124), Estimate(0.015, 0.014, 0.016), Estimate(0.016, 0.015, 0.018)
     ),
     Estimate(0.008, 0.0079, 0.0081), Estimate(1.5, 1.48, 1.53), WayBytes("float8_e4m3fn", 8 * 2.0**20), WayBytes("bfloat16", 16 * 2.0**20),
@@ -96,34 +83,17 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path):
     assert any("in the middle of line 4" in warning for warning in warnings)
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"regime": None}, "'regime' is 'None'"),
-        ({"time_s": {**asdict(TIMES), "p50": None}}, "'time_s.p50' is 'None'"),
-        ({"time_s": {**asdict(TIMES), "max": -1}}, "'time_s.max' is '-1"),
-        ({"time_s": 3}, "'time_s' is '3'"),
-        ({"ceiling": {**CEILING.as_json(), "limited_by": 4}}, "'ceiling.limited_by' is '4'"),
-        ({"flags": [1]}, "'flags' is"),
-        ({"options": {"a": 1}}, "'options' is"),
-        ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers[0].rank' is 'x'"),
-        ({"staleness": {"p50": "much"}}, "'staleness.p50' is"),
-        ({"routing": {"name": "zipf"}}, "fields are missing"),
-        ({"routing": {**asdict(ROUTED), "steps": [{**asdict(ROUTED.steps[0]), "busiest_rank": -1}]}}, "[0].busiest_rank' is '-1'"),
-        ({"routing": {**asdict(ROUTED), "tax": {"value": "high"}}}, "'routing.tax.value' is 'high'"),
-        ({"parts": [{}]}, "fields are missing"),
-        ({"parts": [{**PART_JSON, "ends": ["x"]}]}, "'parts[0].ends' is"),
-        ({"parts": [{**PART_JSON, "times": "3"}]}, "'parts[0].times' is '3'"),
-        ({"parts": [{**PART_JSON, "times": -3}]}, "'parts.times' is '-3'"),
-        *[
-            ({"parts": [{key: PART_JSON[key] for key in PART_JSON if key != name}]}, f"missing required field `{name}`")
-            for name in PART_JSON
-            if name != "percent_of_ceiling"  # without it the part is compared with nothing
-        ],
-        ({"wrong": True}, "'wrong' is 'True'"),
-        ({"na_fact": "x"}, "'na_fact' is 'x'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"time_s": {**asdict(TIMES), "max": -1}}, "'time_s.max' is '-1"),
+    ({"ceiling": {**CEILING.as_json(), "limited_by": 4}}, "'ceiling.limited_by' is '4'"),
+    ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers[0].rank' is 'x'"),
+    ({"routing": {**asdict(ROUTED), "steps": [{**asdict(ROUTED.steps[0]), "busiest_rank": -1}]}}, "[0].busiest_rank' is '-1'"),
+    ({"routing": {**asdict(ROUTED), "tax": {"value": "high"}}}, "'routing.tax.value' is 'high'"),
+    ({"parts": [{}]}, "fields are missing"), ({"parts": [{**PART_JSON, "times": "3"}]}, "'parts[0].times' is '3'"),
+    ({"parts": [{**PART_JSON, "times": -3}]}, "'parts.times' is '-3'"), ({"wrong": True}, "'wrong' is 'True'"),
+    ({"computing": {"goal_s": "x", "stated": True}}, "'computing.goal_s' is 'x'"),
+    ({"computing": {"goal_s": 1.0, "stated": True, "overlap": {"both_s": []}}}, "'computing.overlap"),
+])  # fmt: skip
 def test_what_does_not_fit_is_named(changes, why):
     with pytest.raises(ValueError, match=re.escape(why)):
         StepRow.decoded({**json.loads(json.dumps(ROW.as_json())), **changes})

@@ -51,16 +51,12 @@ def judged(runs: Sequence[Path], least_percent: float = 2.0) -> dict[int, tuple[
     return {size.size_bytes: (size.choice, size.outcome) for size in sizes_of(read_all(runs), least_percent)}
 
 
-@pytest.mark.parametrize(
-    ("own_s", "forced_s", "width", "outcome"),
-    [
-        (100e-6, 80e-6, 0.01, "override"),
-        (100e-6, 99e-6, 0.001, "as good"),  # faster beyond doubt, but by less than is asked for
-        (100e-6, 80e-6, 0.15, "as good"),  # the intervals overlap
-        (100e-6, 130e-6, 0.01, "as good"),
-    ],
-    ids=["faster", "by less than 2 %", "wide intervals", "slower"],
-)
+@pytest.mark.parametrize(("own_s", "forced_s", "width", "outcome"), [
+    (100e-6, 80e-6, 0.01, "override"),
+    (100e-6, 99e-6, 0.001, "as good"),  # faster beyond doubt, but by less than is asked for
+    (100e-6, 80e-6, 0.15, "as good"),  # the intervals overlap
+    (100e-6, 130e-6, 0.01, "as good"),
+], ids=["faster", "by less than 2 %", "wide intervals", "slower"])  # fmt: skip
 def test_a_choice_replaces_the_librarys_only_where_the_intervals_exclude_it(
     tmp_path: Path, own_s: float, forced_s: float, width: float, outcome: str
 ) -> None:
@@ -76,36 +72,31 @@ def test_intervals_are_over_launches_where_both_have_several(tmp_path: Path) -> 
     assert judged(runs) == {1024: ("recursive_doubling", "as good")}
 
 
-@pytest.mark.parametrize("change", [{"wrong": 3}, {"na": "not supported"}], ids=["wrong data", "n/a"])
-def test_a_choice_without_a_valid_time_is_never_the_fastest(tmp_path: Path, change: dict[str, Any]) -> None:
-    runs = [launch(tmp_path / "own", {1024: 100e-6}, {}), launch(tmp_path / "forced", {1024: 50e-6}, **change)]
+@pytest.mark.parametrize(("environment", "change"), [
+    ({}, {"wrong": 3}), ({}, {"na": "not supported"}), ({"UCX_TLS": "tcp"}, {}),
+], ids=["wrong data", "n/a", "other conditions"])  # fmt: skip
+def test_a_choice_without_a_valid_time_or_under_other_conditions_is_never_the_fastest(environment, change, tmp_path: Path) -> None:
+    runs = [launch(tmp_path / "own", {1024: 100e-6}, environment), launch(tmp_path / "forced", {1024: 50e-6}, **change)]
     assert judged(runs) == {1024: ("", "unknown")}
 
 
-def test_runs_under_other_conditions_are_not_compared(tmp_path: Path) -> None:
-    runs = [launch(tmp_path / "own", {1024: 100e-6}, {"UCX_TLS": "tcp"}), launch(tmp_path / "forced", {1024: 50e-6})]
-    assert judged(runs) == {1024: ("", "unknown")}
-
-
-def test_a_tuner_files_choice_is_not_the_librarys_own(tmp_path: Path) -> None:
-    run = launch(tmp_path / "own", {1024: 100e-6}, {"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": "/site/tuned.json"})
-    with pytest.raises(UsageError, match="leave it out"):
+@pytest.mark.parametrize(("environment", "backends", "remedy"), [
+    ({"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": "/site/tuned.json"}, MPICH, "leave it out"),
+    ({"OMPI_MCA_coll_tuned_allreduce_algorithm": "ring"}, OPEN_MPI, "use_dynamic_rules"),
+])  # fmt: skip
+def test_a_tuner_files_choice_and_an_algorithm_that_open_mpi_ignored_are_refused(environment, backends, remedy, tmp_path: Path) -> None:
+    run = launch(tmp_path / "run", {1024: 100e-6}, environment, backends=backends)
+    with pytest.raises(UsageError, match=remedy):
         judged([run])
 
 
-def test_an_algorithm_that_open_mpi_ignored_is_refused(tmp_path: Path) -> None:
-    ignored = {"OMPI_MCA_coll_tuned_allreduce_algorithm": "ring"}
-    run = launch(tmp_path / "ring", {1024: 100e-6}, ignored, backends=OPEN_MPI)
-    with pytest.raises(UsageError, match="use_dynamic_rules"):
-        judged([run])
-
-
-def test_nccls_choices_have_protocol_and_channels(tmp_path: Path) -> None:
+def test_nccls_choices_have_protocol_and_channels_and_each_choice_a_name(tmp_path: Path) -> None:
     own = launch(tmp_path / "own", {1024: 100e-6}, {}, backend="nccl")
     channels = {"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "16"}
     forced = launch(tmp_path / "forced", {1024: 50e-6}, channels, backend="nccl", algorithm="ring", protocol="ll128")
     (size,) = sizes_of(read_all([own, forced]), 2.0)
     assert (size.library, size.forced) == ("nccl", Choice("ring", "ll128", 16))
+    assert [str(OWN), str(size.forced)] == ["own choice", "ring/ll128, 16 channels"]
 
 
 def test_a_range_ends_where_a_measured_size_wants_something_else(tmp_path: Path) -> None:
@@ -135,18 +126,12 @@ def test_open_mpis_rules_hand_the_choice_back_after_a_range_and_to_other_numbers
     ]  # fmt: skip
 
 
-def mpich_file(tmp_path: Path, overrides: Sequence[Override]) -> dict[str, Any]:
+def test_mpichs_file_has_the_built_in_decisions_outside_the_range(tmp_path: Path) -> None:
+    own = BUILT_IN["collective=allreduce"]["comm_type=intra"]
     library = tmp_path / "libmpi.so.12"
     library.write_bytes(b"\x7fELF\0" + json.dumps(BUILT_IN, separators=(",", ":")).encode() + b"\0more")
     runs = read_all([launch(tmp_path / "run", {1024: 1e-4}, {}, libraries=[str(library)])])
-    document = json.loads(file_of("mpich", overrides, runs, []))
-    assert isinstance(document, dict)
-    return document
-
-
-def test_mpichs_file_has_the_built_in_decisions_outside_the_range(tmp_path: Path) -> None:
-    own = BUILT_IN["collective=allreduce"]["comm_type=intra"]
-    document = mpich_file(tmp_path, [ALLREDUCE])
+    document = json.loads(file_of("mpich", [ALLREDUCE], runs, []))
     assert document["collective=bcast"] == BUILT_IN["collective=bcast"]
     assert document["collective=allreduce"]["comm_type=inter"] == {"algorithm=inter": {}}
     intra = document["collective=allreduce"]["comm_type=intra"]
@@ -165,19 +150,12 @@ def test_without_the_library_mpichs_file_is_refused(tmp_path: Path) -> None:
         file_of("mpich", [ALLREDUCE], runs, [])
 
 
-@pytest.mark.parametrize(
-    ("library", "operation", "choice", "refused"),
-    [
-        ("nccl", "allreduce", Choice("ring", "ll"), False),
-        ("nccl", "allreduce", Choice("ring"), True),
-        ("nccl", "alltoall", Choice("ring", "ll"), True),
-        ("openmpi", "allreduce", Choice("rabenseifner"), False),
-        ("openmpi", "allreduce", Choice("4"), False),
-        ("openmpi", "allreduce", Choice("unheard of"), True),
-        ("mpich", "broadcast", Choice("binomial"), False),
-        ("mpich", "broadcast", Choice("tree"), True),
-    ],
-)
+@pytest.mark.parametrize(("library", "operation", "choice", "refused"), [
+    ("nccl", "allreduce", Choice("ring", "ll"), False), ("nccl", "allreduce", Choice("ring"), True),
+    ("nccl", "alltoall", Choice("ring", "ll"), True), ("openmpi", "allreduce", Choice("rabenseifner"), False),
+    ("openmpi", "allreduce", Choice("4"), False), ("openmpi", "allreduce", Choice("unheard of"), True),
+    ("mpich", "broadcast", Choice("binomial"), False), ("mpich", "broadcast", Choice("tree"), True),
+])  # fmt: skip
 def test_what_a_file_cannot_have_is_refused(library: Any, operation: str, choice: Choice, refused: bool) -> None:
     assert (refusal(library, Override(operation, 1, 4, 8, 8, choice)) is not None) is refused
 
@@ -202,17 +180,11 @@ def test_without_a_gain_nothing_is_written(tmp_path: Path) -> None:
     assert (done.returncode, json.loads(done.stdout)["outcome"], (tmp_path / "rules.conf").exists()) == (0, "as good", False)
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        ((), "tune needs runs"),
-        (("own",), "no run forces an algorithm"),
-        (("ring", "other"), "a file is for one library"),
-        (("--sweep", "mpich", "--operation", "barrier"), "choose from"),
-        (("own", "--least", "100"), "not a percentage"),
-        (("absent",), "absent"),
-    ],
-)
+@pytest.mark.parametrize(("words", "reason"), [
+    ((), "tune needs runs"), (("own",), "no run forces an algorithm"), (("ring", "other"), "a file is for one library"),
+    (("--sweep", "mpich", "--operation", "barrier"), "choose from"), (("own", "--least", "100"), "not a percentage"),
+    (("absent",), "absent"),
+])  # fmt: skip
 def test_bad_input_is_one_sentence(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
     launch(tmp_path / "own", {1024: 100e-6}, {})
     launch(tmp_path / "ring", {1024: 50e-6}, FORCED, backends=OPEN_MPI)
@@ -227,7 +199,3 @@ def test_a_sweep_measures_the_own_choice_and_each_forced_one(tmp_path: Path, lib
     assert done.returncode == 0
     assert first.startswith("collbench allreduce ")
     assert all("algorithm=" in line.lower() for line in forced[:-1])
-
-
-def test_the_own_choice_has_a_name() -> None:
-    assert [str(OWN), str(Choice("ring", "ll128", 16))] == ["own choice", "ring/ll128, 16 channels"]

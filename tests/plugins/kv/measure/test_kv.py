@@ -51,27 +51,26 @@ def ends() -> tuple[Copied, Copied]:
 PATTERN = BlockPattern(100, 9)
 
 
-class TestVerification:
-    def test_blocks_that_are_changed_swapped_misplaced_or_old_are_found(self) -> None:
-        source, target = ends()
-        assert PATTERN.check(target) is None and PATTERN.check(source) is None
-        _, target = ends()
-        place = int(target.into[0].at_target[2])
-        target.pool[place, 17] ^= 1
-        found = PATTERN.check(target)
-        assert found is not None and (found.rank, found.wrong, found.index) == (1, 1, place * 100 + 17)
-        _, target = ends()
-        first, second = target.into[0].at_target[:2]
-        target.pool[[first, second]] = target.pool[[second, first]]
-        assert PATTERN.check(target) is not None
-        _, target = ends()
-        used = set(target.into[0].at_target.tolist())
-        beside = next(place for place in range(len(target.pool)) if place not in used)
-        target.pool[beside, 3] = 0
-        found = PATTERN.check(target)
-        assert found is not None and (found.wrong, found.index) == (1, beside * 100)
-        _, target = ends()
-        assert BlockPattern(100, 10).check(target) is not None
+def test_blocks_that_are_changed_swapped_misplaced_or_old_are_found() -> None:
+    source, target = ends()
+    assert PATTERN.check(target) is None and PATTERN.check(source) is None
+    _, target = ends()
+    place = int(target.into[0].at_target[2])
+    target.pool[place, 17] ^= 1
+    found = PATTERN.check(target)
+    assert found is not None and (found.rank, found.wrong, found.index) == (1, 1, place * 100 + 17)
+    _, target = ends()
+    first, second = target.into[0].at_target[:2]
+    target.pool[[first, second]] = target.pool[[second, first]]
+    assert PATTERN.check(target) is not None
+    _, target = ends()
+    used = set(target.into[0].at_target.tolist())
+    beside = next(place for place in range(len(target.pool)) if place not in used)
+    target.pool[beside, 3] = 0
+    found = PATTERN.check(target)
+    assert found is not None and (found.wrong, found.index) == (1, beside * 100)
+    _, target = ends()
+    assert BlockPattern(100, 10).check(target) is not None
 
 
 def test_bytes_cross_only_between_hosts_and_targets_wait_for_each_source() -> None:

@@ -49,17 +49,14 @@ class TestSides:
         assert len({hosts[rank] for rank in sides.others}) == number and 0 in sides.victims
         assert sorted((*sides.victims, *sides.others)) == list(range(16))
 
-    @pytest.mark.parametrize(
-        ("request_", "hosts"),
-        [
-            (REQUEST, ["n1", "n1"]),  # one node
-            (replace(REQUEST, nodes=4), FOUR),  # no node for the victims
-            (REQUEST, ["n1", "n2"]),  # no shared link
-            (replace(REQUEST, nodes=1), FOUR),  # aggressors on one node
-            (replace(REQUEST, split=parse_split("DIV 2")), ["n1", "n1", "n2", "n2"]),
-            (replace(REQUEST, mixes=(("incast", "ring"),)), FOUR),  # too few aggressors
-        ],
-    )
+    @pytest.mark.parametrize(("request_", "hosts"), [
+        (REQUEST, ["n1", "n1"]),  # one node
+        (replace(REQUEST, nodes=4), FOUR),  # no node for the victims
+        (REQUEST, ["n1", "n2"]),  # no shared link
+        (replace(REQUEST, nodes=1), FOUR),  # aggressors on one node
+        (replace(REQUEST, split=parse_split("DIV 2")), ["n1", "n1", "n2", "n2"]),
+        (replace(REQUEST, mixes=(("incast", "ring"),)), FOUR),  # too few aggressors
+    ])  # fmt: skip
     def test_sides_that_share_no_link_or_do_not_fit_are_refused(self, request_: LoadRequest, hosts: list[str]) -> None:
         with pytest.raises(UsageError):
             sides_of(request_, hosts)

@@ -4,7 +4,6 @@ import ctypes
 import gc
 import json
 import weakref
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from collbench.plugins.overlap.records import AssistanceMissing, overlap_of
 from collbench.results.reader import read_run
 from tests.cli.command import run
 from tests.fake_gpu import environment
-from tests.plugins.training.reading import read_workload
+from tests.plugins.training.reading import BACKENDS, read_workload
 
 
 def test_the_states_keep_the_memory_of_the_test_calls() -> None:
@@ -86,10 +85,7 @@ def test_the_plan_takes_whole_blocks(budget: Budget, blocks: int, stopped: str) 
 @pytest.mark.system
 @pytest.mark.often("mpi")
 @pytest.mark.long
-@pytest.mark.parametrize("backend", [
-    pytest.param(name, marks=pytest.mark.skipif(not find_spec(module), reason=f"no {name}"))
-    for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
-])  # fmt: skip
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_real_states_are_measured_stored_and_right(backend: str, tmp_path: Path) -> None:
     done = run(tmp_path, "allreduce", "--overlap", "--backend", backend, "--sizes", "64K", "-n", "5", "--ranks", "2", "--out", "run")
     assert done.returncode == 0, done.stderr

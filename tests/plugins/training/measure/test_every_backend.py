@@ -18,7 +18,7 @@ from collbench.reason import decode
 from collbench.results.reader import read_run
 from tests.cli.command import until
 from tests.fake_gpu import environment
-from tests.plugins.training.reading import read_workload
+from tests.plugins.training.reading import BACKENDS, read_workload
 
 pytestmark = pytest.mark.system
 
@@ -41,10 +41,7 @@ BY_HAND = [
     {"operation": "reduce", "groups": [[1, 0, 2]], "size_bytes": 4096, "root": 2},
     {"operation": "alltoall", "groups": [[0, 1, 2]], "size_bytes": 4800},
 ]
-BACKENDS = [
-    pytest.param(name, marks=[pytest.mark.long, pytest.mark.skipif(not find_spec(module), reason=f"no {name}")])
-    for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
-]
+LONG = [pytest.param(*each.values, marks=[*each.marks, pytest.mark.long]) for each in BACKENDS]
 
 
 RANK = str(ROOT / "tests/plugins/training/measure/workload_rank.py")
@@ -70,7 +67,7 @@ def measured(folder, backend, ranks, trainings, **more):
     return rows
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG)
 def test_every_regime_moves_its_bytes_to_the_last_element(backend, tmp_path):
     rows = measured(tmp_path, backend, 3, [{**regime, "optional": True} for regime in REGIMES])
     assert [row.regime for row in rows] == [regime["regime"] for regime in REGIMES]
@@ -83,7 +80,7 @@ def test_every_regime_moves_its_bytes_to_the_last_element(backend, tmp_path):
 
 
 @pytest.mark.often("gloo")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG)
 def test_every_routing_of_tokens_is_moved_to_the_last_element(backend, tmp_path):
     tokens = np.random.default_rng(3).multinomial(4 * 64, [1 / 8] * 8, size=(3, 2))
     np.savez(tmp_path / "tokens.npz", tokens=np.minimum(tokens, 4 * 64))
@@ -117,14 +114,14 @@ def test_on_gpus_all_but_servers_that_add_up_or_wait(tmp_path):
 
 
 @pytest.mark.often("gloo")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG)
 def test_groups_of_any_order_that_rest_and_messages_among_collectives(backend, tmp_path):
     (row,) = measured(tmp_path, backend, 3, [{"exchanges": BY_HAND}])
     assert (row.na, row.checked, row.wrong) == (None, 1, 0)
     assert row.moved_bytes == 3 * 4096 + 4096 + 100_000 + 4096 + 2 / 3 * 4800  # rank 2, which takes part in everything
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG)
 def test_so_many_rounds_of_each_asynchronous_worker_and_several_servers(backend, tmp_path):
     asked = {"regime": "parameter-server", "typed": {"model": "30K", "bucket": "20000", "update": "asynchronous", "servers": "2"}}
     (row,) = measured(tmp_path, backend, 4, [asked], iterations=9)
@@ -134,7 +131,7 @@ def test_so_many_rounds_of_each_asynchronous_worker_and_several_servers(backend,
     assert 0 <= row.staleness.p50 <= row.staleness.max <= 9 and row.moved_bytes == 2 * 120_000
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG)
 def test_a_worker_that_dies_is_named(backend, tmp_path):
     asked = {"regime": "parameter-server", "typed": {"model": "30K", "update": "asynchronous"}}
     line = json.dumps({"backends": [backend], "ranks": 3, "out": str(tmp_path / "run"), "trainings": [asked], "max_time_s": 60})
@@ -158,10 +155,6 @@ def test_a_worker_that_dies_is_named(backend, tmp_path):
     assert hangs[0].names == (f"rank 2 ({places[2]['host']}, pid {places[2]['pid']})",)
 
 
-CPU = [
-    pytest.param(name, marks=pytest.mark.skipif(not find_spec(module), reason=f"no {name}"))
-    for name, module in (("mpi", "mpi4py"), ("gloo", "torch"))
-]
 OPERATIONS = (
     {"operation": "allreduce", "redop": "sum"}, {"operation": "allreduce", "redop": "max"}, {"operation": "allgather"},
     {"operation": "reducescatter", "redop": "sum"}, {"operation": "alltoall"}, {"operation": "alltoallv", "matrix": [[100, 200], [300, 0]]},
@@ -192,7 +185,7 @@ def overlapped(number, compute_s=1e-4):
     return [*(["start", each] for each in range(number)), ["compute", compute_s], *(["wait", each] for each in reversed(range(number)))]
 
 
-@pytest.mark.parametrize("backend", [*CPU, NCCL])
+@pytest.mark.parametrize("backend", [*BACKENDS, NCCL])
 def test_every_operation_can_be_in_flight_with_all_others(backend, tmp_path):
     dtypes = ("float32", "float64", "int8", *([] if backend == "mpi" else ["bfloat16"]))
     each = [exchange(**{"dtype": dtype, **fields}) for dtype in dtypes for fields in OPERATIONS]
@@ -208,7 +201,7 @@ def test_every_operation_can_be_in_flight_with_all_others(backend, tmp_path):
 
 @pytest.mark.often("mpi")
 @pytest.mark.long
-@pytest.mark.parametrize("backend", [*CPU, NCCL])
+@pytest.mark.parametrize("backend", [*BACKENDS, NCCL])
 def test_wrong_data_of_a_started_exchange_is_detected(backend, tmp_path):
     exchanges = [exchange(operation="allreduce", redop="sum"), exchange(operation="other_root", root=1)]
     found = by_hand(tmp_path, backend, exchanges, [overlapped(2)] * 2)
@@ -217,7 +210,7 @@ def test_wrong_data_of_a_started_exchange_is_detected(backend, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", CPU)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_with_an_operation_that_cannot_be_started_runs_without_overlap(backend, tmp_path):
     exchanges = [exchange(operation="allreduce", redop="sum"), exchange(operation="p2p_latency"), exchange(operation="p2p_message")]
     found = by_hand(tmp_path, backend, exchanges, [overlapped(3)] * 2)

@@ -14,22 +14,9 @@ from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
+from collbench.plugins.training import step_task
 from collbench.plugins.training.records import StepRow
-from collbench.plugins.training.step_task import (
-    Around,
-    PartLimit,
-    StepPart,
-    StepPlan,
-    _ceiling,
-    _on_device,
-    _on_host,
-    least_s,
-    path_s,
-    plan_of,
-    rate_at,
-    step_checks,
-    with_figures,
-)
+from collbench.plugins.training.step_task import StepPart, StepPlan, plan_of
 from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.helpers import make_case
 from tests.measure.test_prepared_case import Watched, prepared
@@ -63,8 +50,8 @@ def test_each_part_has_buffers_and_data_of_its_own_and_memory_is_counted_for_the
     (part,) = found.parts
     assert slots_for(part.case) == 64
     whole = bytes_needed(part.operation, part.case, 4)
-    assert list(_on_device(found)) == [whole * 3 // 64]
-    assert sum(_on_host(found, 4)) == 4 * whole * 3 // 64
+    assert list(step_task._on_device(found)) == [whole * 3 // 64]
+    assert sum(step_task._on_host(found, 4)) == 4 * whole * 3 // 64
 
 
 @pytest.mark.parametrize(("times", "slots"), [(1, 1), (3, 3), (1000, 64)])
@@ -83,25 +70,18 @@ def plan_of_parts(*parts):
     return StepPlan(Step(tuple(each.exchange for each in parts), 4), parts, tuple(order))
 
 
-def test_exchanges_that_share_a_rank_follow_one_another_each_as_often_as_it_is_run():
-    left, middle, right = part(4, 3, ((0, 1),)), part(4, 1, ((1, 2),)), part(4, 2, ((2, 3),))
-    assert path_s(plan_of_parts(left, middle, right), {0: 1.0, 1: 10.0, 2: 100.0}) == 3 + 10 + 200
-    assert path_s(plan_of_parts(left, right), {0: 1.0, 1: 100.0}) == 200
-    assert path_s(plan_of_parts(left, right), {0: 1.0, 1: None}) is None
-
-
 @pytest.mark.parametrize("kind", ["network", "given"])
 def test_an_exchange_at_its_limit(kind):
     limit = Ceiling(kind, 1e9, "NIC")
-    assert least_s(part(MIB), limit) == pytest.approx(2 * 3 / 4 * MIB / 1e9)  # what an all-reduce of four ranks moves
-    assert rate_at(part(MIB), limit) == pytest.approx(1e9)
-    assert least_s(part(MIB), None) is None
+    assert step_task.least_s(part(MIB), limit) == pytest.approx(2 * 3 / 4 * MIB / 1e9)  # what an all-reduce of four ranks moves
+    assert step_task.rate_at(part(MIB), limit) == pytest.approx(1e9)
+    assert step_task.least_s(part(MIB), None) is None
 
 
 def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest():
     short, long_ = part(MIB), part(MIB, 10)
-    limits = [PartLimit(Ceiling("network", 1e9, "NIC a"), None), PartLimit(Ceiling("network", 2e9, "NIC b"), None)]
-    ceiling, seconds, bound_s = _ceiling(plan_of_parts(short, long_), limits, 11 * 1.5 * MIB)
+    limits = [step_task.PartLimit(Ceiling("network", 1e9, "NIC a"), None), step_task.PartLimit(Ceiling("network", 2e9, "NIC b"), None)]
+    ceiling, seconds, bound_s = step_task._ceiling(plan_of_parts(short, long_), limits, 11 * 1.5 * MIB)
     once = 1.5 * MIB / 1e9
     assert (ceiling.limited_by, bound_s) == ("NIC b", None)
     assert seconds == pytest.approx(once + 10 * once / 2) and ceiling.bytes_per_s == pytest.approx(11 * 1.5 * MIB / seconds)
@@ -114,9 +94,9 @@ def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(fact
     ready = SimpleNamespace(timed=[0, 1, 2, 3])
     step = SimpleNamespace(plan=plan_of_parts(one), parts=[SimpleNamespace(part=one, ready=ready)], ready=ready)
     seen = SimpleNamespace(measured=Measurement(seconds, 0.03), flags=(), other_path=None, evidence={})
-    limit = PartLimit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
+    limit = step_task.PartLimit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
     row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, 1.5 * MIB)
-    found = with_figures(row, step, seen, [None], Around([limit], RowContext([])))
+    found = step_task.with_figures(row, step, seen, [None], step_task.Around([limit], RowContext([])))
     assert ("above_bound" in found.flags, found.percent_of_ceiling is None) == (passed, passed)
     assert found.busbw_bytes_per_s == pytest.approx(factor * 1e9, rel=0.01)
 
@@ -126,5 +106,5 @@ def test_each_part_and_call_of_a_step_is_progress(calls):
     world, slots = Watched(), 2
     parts = [SimpleNamespace(ready=prepared(world), part=SimpleNamespace(slots=slots, what="x"), adding=None) for _ in range(3)]
     step = SimpleNamespace(parts=parts, ready=prepared(world))
-    assert verify(step.ready, world, step_checks(step, calls)) == []
+    assert verify(step.ready, world, step_task.step_checks(step, calls)) == []
     assert world.phases == ([["fill"] * slots] * 3 + [["call"]] + [["compare"] * slots] * 3) * calls

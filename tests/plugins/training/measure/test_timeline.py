@@ -38,21 +38,15 @@ def now(number):
     return [Start(number), Wait(number)]
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        [Start(0), Wait(0)],  # exchange 1 is missing
-        [Start(1), Start(0), Wait(0), Wait(1)],  # not in the order of the step
-        [Start(0), Start(1), Wait(1)],  # 0 is not waited for
-        [Wait(0), Start(0), Start(1), Wait(1), Wait(0)],
-        [Start(0), Start(0), Start(1), Wait(0), Wait(1)],
-        [Start(0), Wait(0), Wait(0), Start(1), Wait(1)],
-        [Start(0), Start(1), Wait(0), Wait(1), Start(7)],
-        [*now(0), *now(1), Compute(-1.0)],
-        [*now(0), *now(1), Compute(float("nan"))],
-        [*now(0), *now(1), *now(2)],  # of other ranks
-    ],
-)
+@pytest.mark.parametrize("actions", [
+    [Start(0), Wait(0)],  # exchange 1 is missing
+    [Start(1), Start(0), Wait(0), Wait(1)],  # not in the order of the step
+    [Start(0), Start(1), Wait(1)],  # 0 is not waited for
+    [Wait(0), Start(0), Start(1), Wait(1), Wait(0)], [Start(0), Start(0), Start(1), Wait(0), Wait(1)],
+    [Start(0), Wait(0), Wait(0), Start(1), Wait(1)], [Start(0), Start(1), Wait(0), Wait(1), Start(7)], [*now(0), *now(1), Compute(-1.0)],
+    [*now(0), *now(1), Compute(float("nan"))],
+    [*now(0), *now(1), *now(2)],  # of other ranks
+])  # fmt: skip
 def test_an_incomplete_timeline_is_rejected(actions):
     exchanges = of(((0, 1),)), of(((0, 2),)), of(((2, 3),))
     good = [[*now(0), *now(1)], now(0), [*now(1), *now(2)], now(2)]
@@ -61,15 +55,11 @@ def test_an_incomplete_timeline_is_rejected(actions):
         check_timeline(step([actions, *good[1:]], *exchanges), 4)
 
 
-@pytest.mark.parametrize(
-    ("actions", "slots"),
-    [
-        ([*now(0), *now(1), *now(2)], [1]),
-        ([Start(0), Start(1), Wait(0), Start(2), Wait(1), Wait(2)], [2]),
-        ([Start(0), Start(1), Start(2), Wait(2), Wait(1), Wait(0)], [3]),
-        ([Start(0), *now(1), *now(2), Wait(0)], [3]),  # buffers are used in turn: two would give 2 that of 0
-    ],
-)
+@pytest.mark.parametrize(("actions", "slots"), [
+    ([*now(0), *now(1), *now(2)], [1]), ([Start(0), Start(1), Wait(0), Start(2), Wait(1), Wait(2)], [2]),
+    ([Start(0), Start(1), Start(2), Wait(2), Wait(1), Wait(0)], [3]),
+    ([Start(0), *now(1), *now(2), Wait(0)], [3]),  # buffers are used in turn: two would give 2 that of 0
+])  # fmt: skip
 def test_a_running_exchange_keeps_its_buffer(actions, slots):
     assert slots_needed(actions, [0, 0, 0], [0, 1, 2], 1) == slots
 
@@ -167,16 +157,12 @@ def names(found):
     return found and tuple([call.name for call in part] for part in found)
 
 
-@pytest.mark.parametrize(
-    ("operation", "api", "expected"),
-    [
-        ("sendrecv", "", (["post_receive", "post_send"], ["finish"])),
-        ("p2p_message", "", (["post_send"], ["finish"])),
-        ("barrier", "torch", (["start barrier"], ["finish"])),
-        ("p2p_latency", "", None),  # it waits between two messages
-        ("p2p_bandwidth", "", None),  # it waits for a confirmation
-    ],
-)
+@pytest.mark.parametrize(("operation", "api", "expected"), [
+    ("sendrecv", "", (["post_receive", "post_send"], ["finish"])), ("p2p_message", "", (["post_send"], ["finish"])),
+    ("barrier", "torch", (["start barrier"], ["finish"])),
+    ("p2p_latency", "", None),  # it waits between two messages
+    ("p2p_bandwidth", "", None),  # it waits for a confirmation
+])  # fmt: skip
 def test_an_operation_can_be_started_if_it_waits_only_at_its_end(operation, api, expected):
     steps = every_operation()[operation].steps_of(api, messages=True)
     assert steps and names(divided(steps, Posting())) == expected

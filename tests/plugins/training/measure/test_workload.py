@@ -47,14 +47,15 @@ def train(tmp_path):
     """Measure hand-made steps on virtual ranks; returns exit code, rows as stored, and reports."""
 
     def these(*trainings, ranks=4, slowed=(), **asked):
-        asked = {"backends": ["simulated"], "ranks": ranks, "out": str(tmp_path / "run"), "iterations": 12, "warmup": 1} | asked
+        folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        asked = {"backends": ["simulated"], "ranks": ranks, "out": str(folder), "iterations": 12, "warmup": 1} | asked
         each = [one if isinstance(one, dict) else {"exchanges": one} for one in trainings]
         actual = RecordingListener()
         code = run_alone(WorkloadTask, request_of({**asked, "trainings": each}, list(slowed)), actual)
-        about, rows, warnings = read_workload(tmp_path / "run")
+        about, rows, warnings = read_workload(folder)
         assert actual.ended and not warnings
         assert json.dumps([row.as_json() for row in actual.in_order]) == json.dumps([row.as_json() for row in rows])
-        return SimpleNamespace(code=code, rows=rows, about=about, listener=actual, folder=tmp_path / "run")
+        return SimpleNamespace(code=code, rows=rows, about=about, listener=actual, folder=folder)
 
     return these
 
@@ -85,14 +86,11 @@ def test_a_step_is_one_iteration_of_all_its_exchanges_and_alike_ones_are_one_par
     assert large.percent_of_ceiling == pytest.approx(100 * large.busbw_bytes_per_s / BETA_BYTES_PER_S)
     assert row.parts_time_s == pytest.approx(2 * large.time_s.p50 + small.time_s.p50)
     assert (row.evidence["buffers"], row.evidence["exchanges"]) == ([2, 1], 3)  # alike ones take turns
-
-
-def test_parts_need_not_be_looked_at(train):
     (row,) = train(BUCKETS, parts=False).rows
     assert [part.time_s for part in row.parts] == [None, None] and row.parts_time_s is None and row.percent_of_ceiling
 
 
-def test_groups_at_the_same_time_take_the_time_of_one(train):
+def test_groups_at_the_same_time_take_the_time_of_one_and_ranks_that_share_nothing_do_not_wait(train):
     pairs = [
         {"operation": "p2p_bandwidth", "groups": [[0, 1], [2, 3]], "size_bytes": 1 << 20},
         {"operation": "p2p_bandwidth", "groups": [[1, 2]], "size_bytes": 1 << 20, "what": "across"},
@@ -102,16 +100,13 @@ def test_groups_at_the_same_time_take_the_time_of_one(train):
     assert row.moved_bytes == 3 << 20  # ranks 1 and 2: two messages, and 2 · 1/2 of the all-reduce
     assert row.ceiling_time_s == pytest.approx((3 << 20) / BETA_BYTES_PER_S)
     assert row.time_s.p50 == pytest.approx(3 * lasts(1 << 20, 1), rel=0.06) and row.wrong == 0
-
-
-def test_ranks_that_share_nothing_do_not_wait_for_one_another(train):
     apart = [{"operation": "allreduce", "groups": [group], "size_bytes": 1 << 20} for group in ([0, 1], [2, 3])]
     (row,) = train(apart).rows
     assert row.ceiling_time_s == pytest.approx((1 << 20) / BETA_BYTES_PER_S)
     assert len(row.parts) == 2
 
 
-def test_a_server_adds_up_what_workers_push_and_a_part_s_figures_are_of_what_it_moves(train):
+def test_a_server_adds_up_what_workers_push_and_the_ceiling_is_of_what_it_moves_or_the_given_one(train):
     (row,) = train(SERVER).rows
     assert (row.wrong, row.checked, row.evidence["loop"]) == (0, 1, "python")
     assert row.moved_bytes == 4 * 3 * 4096  # the server gets 3 gradients twice, and sends 3 models twice
@@ -121,9 +116,6 @@ def test_a_server_adds_up_what_workers_push_and_a_part_s_figures_are_of_what_it_
         # A simulated link has the time of nccl-tests' 3/4; of one message, the server's share is all.
         assert part.ceiling.bytes_per_s == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
     assert row.ceiling.bytes_per_s == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
-
-
-def test_a_ceiling_that_is_given_is_the_one_that_is_shown(train):
     (row,) = train(SERVER, ceiling=2.0).rows
     assert row.ceiling.bytes_per_s == pytest.approx(2e9) and row.ceiling_time_s == pytest.approx(row.moved_bytes / 2e9)
     assert [part.ceiling.bytes_per_s for part in row.parts] == [pytest.approx(2e9)] * 2
@@ -152,7 +144,7 @@ class Careless(SimulatedBackend):
         return replace(program, slots=((replace(call, function=spoil),),))
 
 
-def test_wrong_data_ends_with_4_and_names_exchange_rank_and_element(train, backend):
+def test_wrong_data_ends_with_4_names_exchange_rank_and_element_and_may_stop_the_run(train, backend):
     backend(Careless)
     found = train(BUCKETS)
     (row,) = found.rows
@@ -161,12 +153,10 @@ def test_wrong_data_ends_with_4_and_names_exchange_rank_and_element(train, backe
     assert row.evidence["wrong_data"]["first"][0]["what"] == "bucket 3 of 3"
     assert any(row.wrong_detail in note for note in found.listener.notes)
     assert json.loads((found.folder / "run.json").read_text())["exit_code"] == 4
-
-
-def test_unchecked_is_not_right(train, backend):
-    backend(Careless)
     (row,) = train(BUCKETS, check=0).rows
-    assert (row.checked, row.wrong) == (0, None)
+    assert (row.checked, row.wrong) == (0, None), "unchecked is not right"
+    stopped = train(BUCKETS, SERVER, stop_on_wrong=True)
+    assert (stopped.code, len(stopped.rows)) == (4, 1) and any("--stop-on-wrong" in note for note in stopped.listener.notes)
 
 
 def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
@@ -174,12 +164,6 @@ def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
     found = train(SERVER)
     assert found.code == 4 and "push: rank 0: 1024 wrong elements" in found.rows[0].wrong_detail
     assert "the server added up" in found.rows[0].wrong_detail
-
-
-def test_stop_on_wrong_leaves_the_rest(train, backend):
-    backend(Careless)
-    found = train(BUCKETS, SERVER, stop_on_wrong=True)
-    assert (found.code, len(found.rows)) == (4, 1) and any("--stop-on-wrong" in note for note in found.listener.notes)
 
 
 class Fussy(SimulatedBackend):
@@ -191,7 +175,7 @@ class Fussy(SimulatedBackend):
         return super().bind(operation, case, group, buffers)
 
 
-def test_what_a_backend_refuses_is_na_and_the_rest_is_measured(train, backend):
+def test_what_a_backend_refuses_is_na_and_the_rest_is_measured_unless_there_is_none(train, backend):
     backend(Fussy)
     gather = [*BUCKETS, {"operation": "allgather", "groups": ALL, "size_bytes": 4096, "what": "parameters"}]
     found = train(gather, BUCKETS)
@@ -201,14 +185,12 @@ def test_what_a_backend_refuses_is_na_and_the_rest_is_measured(train, backend):
         "reason": {"kind": "case_failed", "stage": "binding", "rank": 0, "reason": "no allgather today"},
     }  # fmt: skip
     assert found.rows[0].moved_bytes > 0 and found.rows[0].time_s is None
-
-
-def test_nothing_measured_is_bad_input(train, backend):
-    backend(Fussy)
     assert train([{"operation": "allgather", "groups": ALL, "size_bytes": 4096}]).code == 2
 
 
-def test_asynchronous_training_needs_real_ranks(train):
+def test_what_cannot_be_laid_out_and_is_optional_and_asynchronous_training_of_virtual_ranks_are_left_out(train):
+    found = train({"exchanges": [], "optional": True}, BUCKETS)
+    assert found.code == 0 and "no exchanges" in found.rows[0].na and found.rows[1].na is None
     messages = [{"operation": "p2p_bandwidth", "groups": [pair], "size_bytes": 4096} for pair in ([1, 0], [0, 1])]
     found = train({"exchanges": messages, "asynchronous": True}, BUCKETS)
     assert decode_reason(found.rows[0].na_fact) == ServersUnsupported("simulated", "simulated", ("mpi", "gloo"))
@@ -232,7 +214,7 @@ def test_the_folder_shows_what_was_measured(train):
     assert json.loads((found.folder / "topology.json").read_text())["schema"] == 1
 
 
-REFUSED = [
+@pytest.mark.parametrize(("exchanges", "why"), [
     ([], "no exchanges"),
     ([{"operation": "allreduce", "groups": [[0, 1], [1, 2]], "size_bytes": 8}], "must be disjoint and of one size"),
     ([{"operation": "allreduce", "groups": [[0, 1], [2]], "size_bytes": 8}], "must be disjoint and of one size"),
@@ -242,19 +224,11 @@ REFUSED = [
     ([{"operation": "allgether", "groups": ALL, "size_bytes": 8}], "unknown operation 'allgether'"),
     ([{"operation": "allreduce", "groups": ALL, "size_bytes": 2**52}], "is free: use a smaller model"),
     ([{"operation": "allreduce", "groups": ALL, "size_bytes": 8, "times": 10**9}], "makes 1,000,000,000 exchanges, but at most 100,000"),
-]
-
-
-@pytest.mark.parametrize(("exchanges", "why"), REFUSED)
+])  # fmt: skip
 def test_what_cannot_be_laid_out_is_refused_before_anything_is_measured(train, tmp_path, exchanges, why):
     with pytest.raises(UsageError, match=why):
         train(BUCKETS, exchanges)
-    assert not (tmp_path / "run").exists()
-
-
-def test_one_of_several_that_cannot_be_laid_out_may_be_left_out(train):
-    found = train({"exchanges": [], "optional": True}, BUCKETS)
-    assert found.code == 0 and "no exchanges" in found.rows[0].na and found.rows[1].na is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def plan_by_hand(*groups):
@@ -270,6 +244,7 @@ def test_a_path_waits_where_ranks_are_shared_and_nowhere_else():
     assert path_s(plan_by_hand(((0, 1),), ((1, 2),), ((2, 3),)), {0: 1.0, 1: 2.0, 2: 4.0}) == 7  # a chain
     assert path_s(plan, {0: 1.0, 1: None, 2: 4.0}) is None
     assert path_s(replace(plan, order=(0, 0, 1, 1, 1, 2)), {0: 1.0, 1: 2.0, 2: 4.0}) == 2 + 3 * 2
+    assert path_s(plan_by_hand(((0, 1),), ((2, 3),)), {0: 1.0, 1: 100.0}) == 100
 
 
 def test_an_error_is_reported_in_the_library_s_words_where_a_rank_rests_in_the_first_exchange():
@@ -303,10 +278,9 @@ def test_bytes_that_took_another_path_have_no_percentage_and_that_is_reported(tr
     assert ("other_path" in row.flags, bool(path and path.render() in found.listener.notes)) == (path is not None, path is not None)
 
 
-@pytest.mark.parametrize(
-    ("first_calls_s", "virtual", "measured"),
-    [((3.0, 0.1), False, [1]), ((0.1, 3.0), False, [0]), ((0.1, 0.2), False, [1, 0]), ((3.0, 3.0), False, []), ((3.0, 3.0), True, [1, 0])],
-)
+@pytest.mark.parametrize(("first_calls_s", "virtual", "measured"), [
+    ((3.0, 0.1), False, [1]), ((0.1, 3.0), False, [0]), ((0.1, 0.2), False, [1, 0]), ((3.0, 3.0), False, []), ((3.0, 3.0), True, [1, 0]),
+])  # fmt: skip
 def test_a_part_that_takes_longer_than_the_budget_is_not_measured_alone(first_calls_s, virtual, measured, monkeypatch):
     done = []
     engine = engine_by_hand(done.append)

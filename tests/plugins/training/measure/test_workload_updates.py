@@ -13,20 +13,9 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.unsupported import ServersUnsupported
+from collbench.plugins.training import servers
 from collbench.plugins.training import servers as workload_asynchronous
-from collbench.plugins.training.servers import (
-    CAPABLE,
-    PERIOD,
-    Shard,
-    Worker,
-    _quantiles,
-    differences,
-    exact_updates,
-    gradient,
-    lost_updates,
-    roles_of,
-    total,
-)
+from collbench.plugins.training.servers import Shard, Worker, differences, gradient, roles_of, total
 from collbench.plugins.training.workloads.step import Exchange, Step
 
 KINDS = ("float64", "float32", "bfloat16", "float8_e5m2", "int32")
@@ -81,7 +70,7 @@ def test_the_model_is_the_sum_of_all_updates(dtype):
     assert played.shard.applied == {1: 1, 2: 2, 3: 3}
     assert differences(played.shard.model, total(0, [1, 2, 3]), 0, "sum") == []
     by_hand = gradient(0, 0) + 2 * gradient(1, 0) + 3 * gradient(2, 0)
-    assert played.shard.model[: 2 * PERIOD].tolist() == [*by_hand.tolist(), *by_hand.tolist()] and len(played.shard.model) == 173
+    assert played.shard.model[: 2 * servers.PERIOD].tolist() == [*by_hand.tolist(), *by_hand.tolist()] and len(played.shard.model) == 173
 
 
 def test_staleness_is_how_many_updates_of_others_came_in_between_in_values_that_occurred():
@@ -90,8 +79,8 @@ def test_staleness_is_how_many_updates_of_others_came_in_between_in_values_that_
         played.round(rank)
     # 1 pulled after its first; 2, 3, 2, 2 came before its second: 4. 2: after 3 one, then none. 3: after its first 2, 2, 1.
     assert played.shard.staleness == {1: {4: 1}, 2: {1: 1, 0: 1}, 3: {3: 1}}
-    assert _quantiles(Counter({0: 10, 1: 9, 7: 1})) == {"p50": 0.0, "p95": 1.0, "max": 7.0}
-    assert _quantiles(Counter()) == {"p50": None, "p95": None, "max": None}
+    assert servers._quantiles(Counter({0: 10, 1: 9, 7: 1})) == {"p50": 0.0, "p95": 1.0, "max": 7.0}
+    assert servers._quantiles(Counter()) == {"p50": None, "p95": None, "max": None}
 
 
 def test_an_update_that_was_lost_added_wrongly_or_out_of_turn_is_named():
@@ -102,7 +91,7 @@ def test_an_update_that_was_lost_added_wrongly_or_out_of_turn_is_named():
     played = ScriptedWorkers(roles_of(step(), 3))
     played.round(1)
     played.round(2)
-    (lost,) = lost_updates(played.shard, {1: 1, 2: 2}, 0)
+    (lost,) = servers.lost_updates(played.shard, {1: 1, 2: 2}, 0)
     assert lost.sentence().startswith("rank 0: 1 wrong element, first at 2: wanted 2, got 1 (")
     played.shard.model[17] += 1
     right = total(0, [1, 1])
@@ -126,7 +115,7 @@ def test_what_workers_pull_in_the_end_is_compared():
 def test_every_worker_and_server_has_gradients_of_its_own_and_sums_are_wide_enough():
     assert roles_of(step(dtype="bfloat16"), 2).sums.name == "float32"
     assert roles_of(step(dtype="float64"), 2).sums.name == "float64"
-    assert exact_updates(DTYPES["float32"]) == 2**24 // 7
+    assert servers.exact_updates(DTYPES["float32"]) == 2**24 // 7
     seen = {gradient(worker, server).tobytes() for worker in range(7) for server in range(1)}
     assert len(seen) == 7 and all(gradient(w, s).min() == 1 and gradient(w, s).max() == 7 for w in range(3) for s in range(3))
     roles = roles_of(step((2**30, 2**20)), 3)
@@ -198,7 +187,7 @@ def test_what_is_no_asynchronous_training_or_has_too_many_messages_is_refused():
         roles_of(Step((*step().exchanges, Exchange("p2p_bandwidth", ((2, 0),), 4, "x")), 4), 3)
     with pytest.raises(UsageError, match="besides 1 server"):
         roles_of(step(), 1)
-    assert roles_of(step(), 2).refusal(SimulatedBackend()) == ServersUnsupported("simulated", "simulated", CAPABLE)
+    assert roles_of(step(), 2).refusal(SimulatedBackend()) == ServersUnsupported("simulated", "simulated", servers.CAPABLE)
 
 
 def test_rounds_of_two_kinds_are_doubtful():
@@ -208,16 +197,12 @@ def test_rounds_of_two_kinds_are_doubtful():
     assert workload_asynchronous._report(workload_asynchronous.RankReport(shard=Shard(roles_of(step(), 2), 0)), [])["doubts"] == []
 
 
-@pytest.mark.parametrize(
-    ("servers", "hosts", "found", "rate"),
-    [
-        ((0,), "abc", NIC, 120),
-        ((0, 1, 2), "abcde", NIC, 80),  # two workers feed three servers
-        ((0, 1), "abcc", NIC, 60),  # two workers behind one NIC
-        ((0, 1, 2), "abcde", Ceiling("given", 120.0, "the ceiling given"), 120),
-        ((0,), "aab", NIC, None),
-    ],
-)
+@pytest.mark.parametrize(("servers", "hosts", "found", "rate"), [
+    ((0,), "abc", NIC, 120),
+    ((0, 1, 2), "abcde", NIC, 80),  # two workers feed three servers
+    ((0, 1), "abcc", NIC, 60),  # two workers behind one NIC
+    ((0, 1, 2), "abcde", Ceiling("given", 120.0, "the ceiling given"), 120), ((0,), "aab", NIC, None),
+])  # fmt: skip
 def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hosts, found, rate, monkeypatch):
     asked = []
     monkeypatch.setattr(workload_asynchronous, "members_of", lambda backend, world: [SimpleNamespace(host=each) for each in hosts])

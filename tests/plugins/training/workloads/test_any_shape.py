@@ -18,17 +18,11 @@ MODELS = st.sampled_from(["resnet50", "bert-large", "gpt2-xl"]) | st.integers(1,
 COUNTS = st.integers(1, 9).map(str)
 OWN = {
     **dict.fromkeys(("hidden", "sequence", "microbatch", "microbatches"), COUNTS),
-    "bucket": st.integers(8, 2**27).map(str),
-    "layers": st.integers(1, 30).map(str),
-    "experts": st.sampled_from([8, 12, 16, 24]).map(str),
-    "top_k": st.integers(1, 4).map(str),
-    "update": st.sampled_from(["synchronous", "asynchronous", "sharded"]),
-    "servers": st.integers(1, 4).map(str),
-    "stages": st.integers(1, 4).map(str),
-    "tensor": st.integers(1, 4).map(str),
-    "imbalance": st.sampled_from(["1", "1.5", "2", "3/2"]),
-    "seed": st.integers(0, 5).map(str),
-}
+    "bucket": st.integers(8, 2**27).map(str), "layers": st.integers(1, 30).map(str), "experts": st.sampled_from([8, 12, 16, 24]).map(str),
+    "top_k": st.integers(1, 4).map(str), "update": st.sampled_from(["synchronous", "asynchronous", "sharded"]),
+    "servers": st.integers(1, 4).map(str), "stages": st.integers(1, 4).map(str), "tensor": st.integers(1, 4).map(str),
+    "imbalance": st.sampled_from(["1", "1.5", "2", "3/2"]), "seed": st.integers(0, 5).map(str),
+}  # fmt: skip
 HOSTS = st.lists(st.integers(0, 3), min_size=1, max_size=8) | st.builds(
     lambda hosts, each: [host for host in range(hosts) for _ in range(each)], st.integers(1, 4), st.integers(1, 4)
 )

@@ -27,18 +27,14 @@ def test_the_tensors_add_up_to_the_model_and_ddp_sums_in_the_order_of_its_bucket
     assert step.exchanges[0].size_bytes == (8 + 8 + 8 + 8 * 32) * 4
 
 
-@pytest.mark.parametrize(
-    ("sizes", "limit", "buckets"),
-    [
-        ([4, 4, 4], 100, (12,)),
-        ([4, 4, 4], 8, (8, 4)),  # full at the limit
-        ([4, 5, 4], 8, (9, 4)),  # whole gradients, also beyond the limit
-        ([50], 8, (50,)),
-        ([4, 4], 4, (4, 4)),
-        ([MIB // 2] * 60, 25 * MIB, (MIB, 25 * MIB, 4 * MIB)),  # the default: the first bucket is 1 MiB
-        ([MIB // 2] * 60, 24 * MIB, (24 * MIB, 6 * MIB)),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "limit", "buckets"), [
+    ([4, 4, 4], 100, (12,)),
+    ([4, 4, 4], 8, (8, 4)),  # full at the limit
+    ([4, 5, 4], 8, (9, 4)),  # whole gradients, also beyond the limit
+    ([50], 8, (50,)), ([4, 4], 4, (4, 4)),
+    ([MIB // 2] * 60, 25 * MIB, (MIB, 25 * MIB, 4 * MIB)),  # the default: the first bucket is 1 MiB
+    ([MIB // 2] * 60, 24 * MIB, (24 * MIB, 6 * MIB)),
+])  # fmt: skip
 def test_ddp_fills_buckets_with_whole_gradients(sizes, limit, buckets):
     assert ddp_buckets(sizes, limit) == buckets
 

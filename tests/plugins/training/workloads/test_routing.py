@@ -78,10 +78,9 @@ def test_the_hot_set_of_drift_moves_by_one_expert():
     assert shared == [3, 2, 3, 2, 3, 2, 3] and not sets[0] & sets[6]
 
 
-@pytest.mark.parametrize(
-    ("text", "experts", "top_k", "limit"),
-    [("groups:8,limit=4", 256, 8, 4), ("groups:4,limit=1", 16, 4, 1), ("groups:8,limit=2,zipf=1.5", 64, 6, 2), ("groups:3", 12, 2, 1)],
-)
+@pytest.mark.parametrize(("text", "experts", "top_k", "limit"), [
+    ("groups:8,limit=4", 256, 8, 4), ("groups:4,limit=1", 16, 4, 1), ("groups:8,limit=2,zipf=1.5", 64, 6, 2), ("groups:3", 12, 2, 1),
+])  # fmt: skip
 def test_no_token_uses_more_groups_than_the_limit(text, experts, top_k, limit):
     generator = parse_routing(text)
     kinds = KINDS["groups"](generator, experts, top_k, np.random.default_rng(3))(0)
@@ -210,16 +209,13 @@ def test_a_files_layers_and_experts_are_the_models_and_routings_are_evenly_space
 
 
 BAD_FILES = [
-    (".txt", b"", "suffix must be one of .csv, .npz, .parquet"),
-    (".csv", b"", "no column 'step'"),
-    (".csv", HEAD, "has no rows"),
+    (".txt", b"", "suffix must be one of .csv, .npz, .parquet"), (".csv", b"", "no column 'step'"), (".csv", HEAD, "has no rows"),
     (".csv", b"step,layer,expert\n0,0,0\n", "no column 'tokens'"),
     (".csv", b"step,layer,expert,tokens,tokens\n0,0,0,1,1\n", "more than one column 'tokens'"),
     (".csv", HEAD + b"0,0,0\n", "line 2: 3 fields, but the header has 4"),
     (".csv", HEAD + b"0,0,0,1.5\n", "line 2: '1.5' is not a whole number"),
     (".csv", HEAD + b"0,0,0,\x1b[2J\n", "'?[2J' is not a whole number"),
-    (".csv", HEAD + b"0,0,0," + b"9" * 19 + b"\n", "is not a whole number"),
-    (".csv", HEAD + b"0,0,0,-4\n", "row 1: tokens -4 is negative"),
+    (".csv", HEAD + b"0,0,0," + b"9" * 19 + b"\n", "is not a whole number"), (".csv", HEAD + b"0,0,0,-4\n", "row 1: tokens -4 is negative"),
     (".csv", HEAD + b"0,0,0,4000000000\n", "row 1: tokens 4000000000 exceeds"),
     (".csv", HEAD + b"0,0,0,1\n0,0,0,1\n", "has step 0, layer 0, expert 0 twice"),
     (".csv", HEAD + b"0,0,0,1\n2,0,0,1\n", "step 1 is missing, but step 2 exists"),
@@ -227,17 +223,12 @@ BAD_FILES = [
     (".csv", HEAD + b"0,0,0,1\n0,0,1,1\n1,0,0,1\n", "step 1, layer 0, expert 1 is missing"),
     (".csv", HEAD + b"0,0,1,1\n", "expert 0 is missing"),
     (".csv", HEAD + b"0,0,0,1\n999999999,999999999,999999999,1\n", "step 1 is missing"),
-    (".csv", b"\xff\xfe\x00", "is not text"),
-    (".csv", HEAD + b'0,0,0,"' + b"1" * 200_000, "is not valid CSV"),
-    (".npz", b"PK", "is not a valid NPZ file"),
-    (".npz", npz_of(COUNTS)[:-30], "is not a valid NPZ file"),
-    (".npz", npz_of(COUNTS[0]), "has the shape [3, 4]"),
-    (".npz", npz_of(COUNTS[:0]), "has the shape [0, 3, 4]"),
-    (".npz", npz_of(-COUNTS), "tokens[0, 0, 0] = -1 is negative"),
-    (".npz", npz_of(COUNTS * 1.0), "has the type float64"),
-    (".npz", npz_of(np.array([[[{}]]])), "has the type object"),
-    (".parquet", b"PAR1", "is not valid Parquet"),
-]
+    (".csv", b"\xff\xfe\x00", "is not text"), (".csv", HEAD + b'0,0,0,"' + b"1" * 200_000, "is not valid CSV"),
+    (".npz", b"PK", "is not a valid NPZ file"), (".npz", npz_of(COUNTS)[:-30], "is not a valid NPZ file"),
+    (".npz", npz_of(COUNTS[0]), "has the shape [3, 4]"), (".npz", npz_of(COUNTS[:0]), "has the shape [0, 3, 4]"),
+    (".npz", npz_of(-COUNTS), "tokens[0, 0, 0] = -1 is negative"), (".npz", npz_of(COUNTS * 1.0), "has the type float64"),
+    (".npz", npz_of(np.array([[[{}]]])), "has the type object"), (".parquet", b"PAR1", "is not valid Parquet"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("suffix", "content", "why"), BAD_FILES, ids=range(len(BAD_FILES)))
@@ -271,18 +262,14 @@ def npy_with(header, data=b"\0" * 8):
     return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + data
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000, 1000000, 1000000), }"),
-        npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (-1, 1, -1), }"),
-        npy_with("{'descr': '|O', 'fortran_order': False, 'shape': (1, 1, 1), }", b"cos\nsystem\n(S'true'\ntR."),
-        npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, 1), 'x': " + "[" * 5000),
-        npy_with("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (1, 1, 1), }"),
-        b"\x93NUMPY\x03\x00",
-        b"",
-    ],
-)
+@pytest.mark.parametrize("member", [
+    npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000, 1000000, 1000000), }"),
+    npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (-1, 1, -1), }"),
+    npy_with("{'descr': '|O', 'fortran_order': False, 'shape': (1, 1, 1), }", b"cos\nsystem\n(S'true'\ntR."),
+    npy_with("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, 1), 'x': " + "[" * 5000),
+    npy_with("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (1, 1, 1), }"),
+    b"\x93NUMPY\x03\x00", b"",
+])  # fmt: skip
 def test_hostile_headers_and_pickles_in_an_npz_are_rejected_before_their_size_is_used(member, tmp_path):
     path = tmp_path / "tokens.npz"
     with zipfile.ZipFile(path, "w") as archive:
@@ -311,51 +298,38 @@ def test_damaged_files_are_read_or_rejected_and_nothing_else(suffix, tmp_path):
     assert "rejected" in outcomes
 
 
-@pytest.mark.parametrize(
-    ("typed", "why"),
-    [
-        ({"routing": "zipf:x"}, "'x' is not an exponent"),
-        ({"routing": "zipf:"}, "'' is not an exponent"),
-        ({"routing": "zip:1"}, "'zip:1' is not a valid routing"),
-        ({"routing": "zipf:1,hot=2"}, "zipf has no option 'hot': it has none"),
-        ({"routing": "drift:1.5"}, "must be between 0 and 1"),
-        ({"routing": "drift:0.5,hot=0"}, "hot must be a whole number"),
-        ({"routing": "drift:0.5,hot=8"}, "less than the number of experts, 8"),
-        ({"routing": "drift:0.9,hot=1"}, "cannot get 90 % of the copies"),
-        ({"routing": "drift:0.5,hot=1,hot=2"}, "has an option twice"),
-        ({"routing": "drift:0.5,speed=2"}, "no option 'speed': choose from hot, every"),
-        ({"routing": "groups:3"}, "8 experts cannot be divided into 3 equal groups"),
-        ({"routing": "groups:8,limit=1"}, "limit=1 must be 2 to 8"),
-        ({"routing": "groups:0"}, "must be a whole number from 1 on"),
-        ({"routing": "zipf:1", "imbalance": "2"}, "exclude each other"),
-        ({"routings": "2"}, "needs --routing"),
-        ({"routing": "zipf:1", "routings": "1001"}, "use 1 to 1000"),
-        ({"routing": "zipf:1", "experts": "10"}, "cannot be shared evenly by 4 ranks"),
-        ({"routing": "zipf:1", "top_k": "9"}, "exceeds the number of experts"),
-        ({"routing": "zipf:1", "experts": "8192"}, "at most 4,096"),
-        ({"routing": "zipf:1", "layers": "100000", "routings": "1000"}, "need too much memory: use --routings 20"),
-        ({"routing": "no-such-file.npz"}, "cannot be read (No such file or directory)"),
-        ({"dispatch_dtype": "int8"}, "--dispatch-dtype int8 is not supported for training"),
-        ({"combine_dtype": "float7"}, "--combine-dtype: dtype 'float7' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "why"), [
+    ({"routing": "zipf:x"}, "'x' is not an exponent"), ({"routing": "zipf:"}, "'' is not an exponent"),
+    ({"routing": "zip:1"}, "'zip:1' is not a valid routing"), ({"routing": "zipf:1,hot=2"}, "zipf has no option 'hot': it has none"),
+    ({"routing": "drift:1.5"}, "must be between 0 and 1"), ({"routing": "drift:0.5,hot=0"}, "hot must be a whole number"),
+    ({"routing": "drift:0.5,hot=8"}, "less than the number of experts, 8"),
+    ({"routing": "drift:0.9,hot=1"}, "cannot get 90 % of the copies"), ({"routing": "drift:0.5,hot=1,hot=2"}, "has an option twice"),
+    ({"routing": "drift:0.5,speed=2"}, "no option 'speed': choose from hot, every"),
+    ({"routing": "groups:3"}, "8 experts cannot be divided into 3 equal groups"),
+    ({"routing": "groups:8,limit=1"}, "limit=1 must be 2 to 8"), ({"routing": "groups:0"}, "must be a whole number from 1 on"),
+    ({"routing": "zipf:1", "imbalance": "2"}, "exclude each other"), ({"routings": "2"}, "needs --routing"),
+    ({"routing": "zipf:1", "routings": "1001"}, "use 1 to 1000"),
+    ({"routing": "zipf:1", "experts": "10"}, "cannot be shared evenly by 4 ranks"),
+    ({"routing": "zipf:1", "top_k": "9"}, "exceeds the number of experts"), ({"routing": "zipf:1", "experts": "8192"}, "at most 4,096"),
+    ({"routing": "zipf:1", "layers": "100000", "routings": "1000"}, "need too much memory: use --routings 20"),
+    ({"routing": "no-such-file.npz"}, "cannot be read (No such file or directory)"),
+    ({"dispatch_dtype": "int8"}, "--dispatch-dtype int8 is not supported for training"),
+    ({"combine_dtype": "float7"}, "--combine-dtype: dtype 'float7' is unknown"),
+])  # fmt: skip
 def test_a_bad_request_is_one_sentence(typed, why):
     with pytest.raises(UsageError) as raised:
         laid_out(typed)
     assert why in str(raised.value) and str(raised.value).isprintable() and ":" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "typed", "why"),
-    [
-        (np.full((1, 1, 6), 1), {"experts": ""}, "has 6 experts, which 4 ranks cannot share evenly"),
-        (np.full((1, 1, 8), 1), {"experts": "4"}, "--experts 4, but routing file"),
-        (np.full((1, 1, 2, 8), 1), {}, "has the tokens of 2 ranks, and this launch has 4"),
-        (np.full((1, 1, 8), 4 * 64), {}, "rank 0 sends 512 copies of tokens, more than 128"),
-        (np.array([[[300] + [0] * 7]]), {}, "expert 0 gets 75 tokens of rank 0, more than 64"),
-        (np.stack([np.ones((1, 8), int), np.zeros((1, 8), int)]), {}, "step 1, layer 0 has no tokens"),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "typed", "why"), [
+    (np.full((1, 1, 6), 1), {"experts": ""}, "has 6 experts, which 4 ranks cannot share evenly"),
+    (np.full((1, 1, 8), 1), {"experts": "4"}, "--experts 4, but routing file"),
+    (np.full((1, 1, 2, 8), 1), {}, "has the tokens of 2 ranks, and this launch has 4"),
+    (np.full((1, 1, 8), 4 * 64), {}, "rank 0 sends 512 copies of tokens, more than 128"),
+    (np.array([[[300] + [0] * 7]]), {}, "expert 0 gets 75 tokens of rank 0, more than 64"),
+    (np.stack([np.ones((1, 8), int), np.zeros((1, 8), int)]), {}, "step 1, layer 0 has no tokens"),
+])  # fmt: skip
 def test_counts_that_the_tokens_cannot_have_are_rejected(tokens, typed, why, tmp_path):
     path = written(tmp_path, npz_of(tokens), ".npz")
     with pytest.raises(UsageError) as raised:
