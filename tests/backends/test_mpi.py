@@ -47,9 +47,7 @@ def called(mpi, name, count, **case):
 
 
 @pytest.mark.parametrize(("name", "count", "functions"), [
-    ("reduce", LARGE - 1, ["MPI_Reduce"]),
-    ("reduce", LARGE, ["MPI_Reduce_c"]),
-    ("allgather", LARGE // 4 - 1, ["MPI_Allgather"]),
+    ("reduce", LARGE - 1, ["MPI_Reduce"]), ("reduce", LARGE, ["MPI_Reduce_c"]), ("allgather", LARGE // 4 - 1, ["MPI_Allgather"]),
     ("allgather", LARGE // 4, ["MPI_Allgather_c"]),  # a place in the buffer is past 2^31, though no count is
     ("hypercube", LARGE // 4, ["MPI_Irecv_c", "MPI_Isend_c", "MPI_Waitall"] * 2),
     ("sendrecv", LARGE, ["MPI_Sendrecv_c"]),
@@ -132,8 +130,7 @@ def called_on_window(mpi, name, rank, slot=0, **case):
 @pytest.mark.parametrize(("name", "window", "calls"), [
     ("put_latency", None, ["MPI_Put", "MPI_Win_flush"]),
     ("put_bandwidth", 3, ["MPI_Put", "MPI_Put", "MPI_Put", "MPI_Win_flush"]),
-    ("get_bandwidth", 2, ["MPI_Get", "MPI_Get", "MPI_Win_flush"]),
-    ("accumulate", None, ["MPI_Accumulate", "MPI_Win_flush"]),
+    ("get_bandwidth", 2, ["MPI_Get", "MPI_Get", "MPI_Win_flush"]), ("accumulate", None, ["MPI_Accumulate", "MPI_Win_flush"]),
 ])  # fmt: skip
 def test_rank_0_calls_and_flushes_once_and_rank_1_calls_nothing(mpi, name, window, calls):
     assert [call.name for call in called_on_window(mpi, name, 0, window=window)[1]] == calls

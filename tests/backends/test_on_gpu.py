@@ -28,12 +28,10 @@ def mpich(code, supported):
 
 
 @pytest.mark.parametrize(("library", "said"), [
-    (answers(MPIX_GPU_query_support=mpich(0, 1)), None),
-    (answers(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
+    (answers(MPIX_GPU_query_support=mpich(0, 1)), None), (answers(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
     (answers(MPIX_GPU_query_support=mpich(5, 1)), "does not support"),
     (answers(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "does not support"),
-    (answers(MPIX_Query_cuda_support=lambda: 1), None),
-    (answers(MPIX_Query_cuda_support=lambda: 0), "does not support"),
+    (answers(MPIX_Query_cuda_support=lambda: 1), None), (answers(MPIX_Query_cuda_support=lambda: 0), "does not support"),
     (answers(), "does not report"),
 ])  # fmt: skip
 def test_the_library_is_asked(library, said):

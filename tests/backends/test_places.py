@@ -12,14 +12,9 @@ def place(driven, visible=(A, B), host="node1", **more):
 
 
 @pytest.mark.parametrize(("local_rank", "local_ranks", "k", "visible", "chosen"), [
-    (0, 2, 1, 2, [0]),
-    (1, 2, 1, 2, [1]),
-    (3, 4, 1, 8, [3]),
-    (1, 2, 4, 8, [4, 5, 6, 7]),
-    (0, 1, 4, 8, [0, 1, 2, 3]),
+    (0, 2, 1, 2, [0]), (1, 2, 1, 2, [1]), (3, 4, 1, 8, [3]), (1, 2, 4, 8, [4, 5, 6, 7]), (0, 1, 4, 8, [0, 1, 2, 3]),
     (5, 8, 1, 1, [0]),  # bound: each process sees its own
-    (1, 2, 2, 2, [0, 1]),
-    (1, 2, 2, 3, [0, 1]),
+    (1, 2, 2, 2, [0, 1]), (1, 2, 2, 3, [0, 1]),
     (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
     (0, 1, 1, 0, []),
 ])  # fmt: skip
@@ -77,8 +72,7 @@ def test_ranks_and_gpus_that_do_not_fit_are_named_with_the_remedy(places, k, beg
 
 
 @pytest.mark.parametrize("places", [
-    [place([A], [A], shares=True), place([A], [A], shares=True)],
-    [place([A, A], [A], shares=True)],
+    [place([A], [A], shares=True), place([A], [A], shares=True)], [place([A, A], [A], shares=True)],
     [place([A], [A], host_id="one"), place([A], [A], host_id="two")],
     [place([A, A], [A], shares=True, alone=(A,))],  # several ranks of one process
 ])  # fmt: skip

@@ -92,10 +92,8 @@ def test_drawn_parts_are_those_of_the_seed_and_never_negative():
     ("by=10% size=8", "'size=8' is none of by=…"),
     ("by=10% by=5%", "--slowed 'by=10% by=5%': by is given twice: separate two specs by ';'"),
     ("by=10", "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"),
-    ("by=0%", "by=0% is not a valid slowdown"),
-    ("by=1001%", "by=1001% is not a valid slowdown"),
-    ("by=1.2.3%", "by=1.2.3% is not a valid slowdown"),
-    ("by=15-5%", "by=15-5% is not a valid slowdown"),
+    ("by=0%", "by=0% is not a valid slowdown"), ("by=1001%", "by=1001% is not a valid slowdown"),
+    ("by=1.2.3%", "by=1.2.3% is not a valid slowdown"), ("by=15-5%", "by=15-5% is not a valid slowdown"),
     ("by=10% operations=allreduc", "operation 'allreduc' is unknown: choose from "),
     ("by=10% backends=ncll", "backend 'ncll' is unknown: choose from mpi, gloo"),
     ("by=10% sizes=1X", "size '1X' is not a valid number of bytes"),
@@ -356,10 +354,9 @@ def test_it_is_listed_but_carries_nothing_itself(world):
 def measured(**asked):
     """By size how many times as long real ranks took."""
     line = [
-        sys.executable,
-        str(ROOT / "tests/backends/slowed_pairs.py"),
+        sys.executable, str(ROOT / "tests/backends/slowed_pairs.py"),
         json.dumps({"spec": "by=10%", "looks": 31, "samples": 20, **asked}),
-    ]
+    ]  # fmt: skip
     done = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     return {int(size): ratio for size, ratio in json.loads(done.stdout.splitlines()[-1]).items()}
@@ -367,10 +364,8 @@ def measured(**asked):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("backend", "operation", "sizes", "mode"), [
-    ("mpi", "allreduce", [8, 1024, 16384, MIB], "isolated"),
-    ("mpi", "allreduce", [16384, 262144], "pipelined"),
-    ("mpi", "allreduce", [16384, 262144], "batched"),
-    ("socket", "p2p_latency", [8, 1024, 65536, MIB], "isolated"),
+    ("mpi", "allreduce", [8, 1024, 16384, MIB], "isolated"), ("mpi", "allreduce", [16384, 262144], "pipelined"),
+    ("mpi", "allreduce", [16384, 262144], "batched"), ("socket", "p2p_latency", [8, 1024, 65536, MIB], "isolated"),
 ])  # fmt: skip
 def test_native_iterations_take_ten_percent_longer_than_those_beside_them(backend, operation, sizes, mode):
     """The quicker ones of many in turns, and wide bounds: where cores are shared, a rank waits for another one's hold, too.

@@ -110,8 +110,7 @@ def test_rows_report_where_python_moves_the_bytes(both, monkeypatch):
 @pytest.mark.parametrize(("operation", "streams", "reason"), [
     ("p2p_latency", 64, None),
     ("p2p_latency", 65, LimitExceeded("socket", "streams between two ranks", 64)),
-    ("allreduce", None, OperationUnsupported("socket", "allreduce")),
-    ("sendrecv", None, PairsOnly("socket")),
+    ("allreduce", None, OperationUnsupported("socket", "allreduce")), ("sendrecv", None, PairsOnly("socket")),
 ])  # fmt: skip
 def test_it_has_pairs_only(both, operation, streams, reason):
     case = make_case(operation=operation, backend="socket", streams=streams, redop="sum" if operation == "allreduce" else None)
@@ -257,10 +256,7 @@ def assert_exchanged(kinds, streams, there, back):
     """Rank 0 sends messages of the sizes `there`, rank 1 those of `back`, all at once."""
     sent, received = (filled(there, 1), filled(back, 2)), (empty(there), empty(back))
     with linked(streams) as (lower, higher):
-        ended = at_once(
-            lambda: exchange(kinds[0], lower, sent[0], received[1]),
-            lambda: exchange(kinds[1], higher, sent[1], received[0]),
-        )
+        ended = at_once(lambda: exchange(kinds[0], lower, sent[0], received[1]), lambda: exchange(kinds[1], higher, sent[1], received[0]))
     assert ended == [None, None]
     for data, arrived in zip((*sent[0], *sent[1]), (*received[0], *received[1]), strict=True):
         np.testing.assert_array_equal(arrived, data)
@@ -305,10 +301,9 @@ def test_a_message_after_another_there_and_back(kind, streams):
 
 
 WAYS = {
-    "receive": lambda x, at, size: [x.call("receive", at, size)],
-    "send": lambda x, at, size: [x.call("send", at, size)],
+    "receive": lambda x, at, size: [x.call("receive", at, size)], "send": lambda x, at, size: [x.call("send", at, size)],
     "waitall": lambda x, at, size: [x.call("post_send", at, size), x.call("post_receive", at, size), x.call("waitall")],
-}
+}  # fmt: skip
 
 
 def failure(kind, link, way):

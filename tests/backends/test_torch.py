@@ -160,8 +160,7 @@ def test_a_torch_without_cuda_reports_its_version():
 
 
 @pytest.mark.parametrize(("ranks", "case", "reason"), [
-    (4, {}, None),
-    (4, {"dtype": "float8_e5m2"}, None),
+    (4, {}, None), (4, {"dtype": "float8_e5m2"}, None),
     (4, {"dtype": "uint32"}, DtypeUnsupported("NCCL of torch", "uint32")),
     (4, {"mode": "graph"}, OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")),
     (4, {"device": "cpu"}, DeviceUnsupported("torch-nccl", "cpu", ("cuda",))),

@@ -45,31 +45,18 @@ from collbench.control.wire import (
 
 _MEMBER = Member(1, "node1", 0, 4242, (0, 1), began=7)
 REAL: tuple[Message, ...] = (
-    Hello(_MEMBER),
-    Hello(_MEMBER, [1, "0.1.0", "abc"]),
-    Welcome(),
-    Moved(1),
+    Hello(_MEMBER), Hello(_MEMBER, [1, "0.1.0", "abc"]), Welcome(), Moved(1),
     Values(5, [
         Entry(1, "gathering", encoded({"x": [1.5, None]}), [memoryview(b"12345678"), memoryview(bytes(PIECE_BYTES + 9))]),
         Entry(2, "gathering", encoded("words")),
     ]),
-    Offer(5, 1 << 20),
-    Grant(5),
-    StepAnswer(5, "gathering", encoded({"cells": list(range(2000))})),
+    Offer(5, 1 << 20), Grant(5), StepAnswer(5, "gathering", encoded({"cells": list(range(2000))})),
     Beat([RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0)]),
-    Stalled("allreduce 64 MiB on mpi"),
-    Where(),
+    Stalled("allreduce 64 MiB on mpi"), Where(),
     Here([RankState(1), RankState(2, "warm-up", True, 3, 1.5, 7, 1.25, True)]),
-    Aside([1, 2]),
-    Paths(1, 20_000, [PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)]),
-    SendProbe("10.0.0.1", 20_000),
-    Probed(1, "10.0.0.1", [576, 1000], [1200, 1500]),
-    TakeStack(1),
-    Stack(1, "poll\nMPI_Allreduce"),
-    Gone(1, ProcessEnd(killed=True, signal=9)),
-    Bye(1),
-    Bye(),
-    Abort("rank 1 (node1, pid 4242): the folder is gone", 4),
+    Aside([1, 2]), Paths(1, 20_000, [PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)]), SendProbe("10.0.0.1", 20_000),
+    Probed(1, "10.0.0.1", [576, 1000], [1200, 1500]), TakeStack(1), Stack(1, "poll\nMPI_Allreduce"),
+    Gone(1, ProcessEnd(killed=True, signal=9)), Bye(1), Bye(), Abort("rank 1 (node1, pid 4242): the folder is gone", 4),
 )  # fmt: skip
 _WORDS: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 1e308, float("nan"), float("inf"), "", "\x00\x1b[2J", "a" * 5000, [], {},

@@ -65,9 +65,7 @@ def ended(part):
 
 
 @pytest.mark.parametrize(("ends", "named"), [
-    ([(1, EXITED), (2, KILLED)], 1),
-    ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3),
-    ([(2, KILLED), (1, EXITED)], 2),
+    ([(1, EXITED), (2, KILLED)], 1), ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3), ([(2, KILLED), (1, EXITED)], 2),
 ])  # fmt: skip
 def test_the_rank_that_ended_first_is_the_reason(ends, named):
     part = coordinator(child(1), child(2), child(3))

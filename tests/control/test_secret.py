@@ -137,8 +137,7 @@ def test_on_one_host_a_private_folder_serves(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("case", "why"), [
     pytest.param("another user's folder", "only its owner", marks=AS_ROOT),
-    pytest.param("a link in it", "cannot be read", marks=AS_ROOT),
-    ("a link to a folder", r"\(Not a directory\)|\(Too many"),
+    pytest.param("a link in it", "cannot be read", marks=AS_ROOT), ("a link to a folder", r"\(Not a directory\)|\(Too many"),
 ])  # fmt: skip
 def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(case, why, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))

@@ -79,10 +79,8 @@ STRANGERS = {
     "a greeting that stops": lambda here: knock(here, GREETING[:11]),
     "a greeting of another mechanism": lambda here: knock(here, GREETING.replace(b"CURVE", b"PLAIN")),
     "a handshake that is garbage": lambda here: knock(here, GREETING, b"\x04\xff" + random.Random(1).randbytes(255)),
-    "ZeroMQ without a key": without_curve,
-    "another secret": another_secret,
-    "another key": another_key,
-}
+    "ZeroMQ without a key": without_curve, "another secret": another_secret, "another key": another_key,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)

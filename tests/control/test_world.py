@@ -51,14 +51,8 @@ def test_three_ranks_join_in_any_order_and_talk(meeting, order):
     ranks = together(TALK, 3, meeting, order=order)
     assert [rank.code for rank in ranks] == [0, 0, 0], ranks
     of_all = {
-        "members": [0, 1, 2],
-        "mates": [0, 1, 2],
-        "hosts": 1,
-        "decide": [0, "text"],
-        "agree": [0, 10, 20],
-        "first": "early",
-        "none": None,
-    }
+        "members": [0, 1, 2], "mates": [0, 1, 2], "hosts": 1, "decide": [0, "text"], "agree": [0, 10, 20], "first": "early", "none": None,
+    }  # fmt: skip
     of_rank_0 = {
         "gather": [{"rank": 0}, {"rank": 1}, {"rank": 2}], "empty": [[1, 0]] * 3,
         "arrays": [[[0.0] * 3] * 1, [[1.0] * 3] * 2, [[2.0] * 3] * 3],

@@ -81,13 +81,10 @@ class TestCommand:
         assert done.returncode == 2 and f"{CHOSEN}={tmp_path}/libmpi.so does not load" in one_sentence(done)
 
     @pytest.mark.long
-    @pytest.mark.parametrize(
-        ("python", "name"),
-        [
-            pytest.param("impi_python", "Intel MPI 20", marks=pytest.mark.impi),
-            pytest.param("openmpi_python", "Open MPI", marks=pytest.mark.openmpi),
-        ],
-    )
+    @pytest.mark.parametrize(("python", "name"), [
+        pytest.param("impi_python", "Intel MPI 20", marks=pytest.mark.impi),
+        pytest.param("openmpi_python", "Open MPI", marks=pytest.mark.openmpi),
+    ])  # fmt: skip
     def test_the_wheel_of_mpi4py_measures_over_it(self, python: str, name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         folder = Path(request.getfixturevalue(python)).parents[1]
         found = stored(self.measure(tmp_path, str(folder), "--backend", "mpi"), tmp_path)

@@ -38,28 +38,25 @@ OUTER_PMI = {**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID"
 
 
 # Ranks: rank, number of ranks, local rank, number of local ranks. Place: meeting point and port.
-@pytest.mark.parametrize(
-    ("env", "launcher", "ranks", "place", "mpi"),
-    [
-        (captured.SRUN_NONE, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
-        (captured.SRUN_PMI2, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmi"),
-        (captured.SRUN_PMIX, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmix"),
-        (OUTER_PMI, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
-        ({**captured.SRUN_NONE, **WITH_MASTER}, "srun", (2, 3, 0, 1), ("tcp://[fe80::7]", 29500), None),
-        (captured.HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
-        (captured.INTEL_HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
-        (captured.PRTE, "mpirun", (2, 3, 1, 3), ("tcp://127.0.0.1", None), "pmix"),
-        (ELSEWHERE, "mpirun", (2, 3, 1, 2), ("mpi", None), "pmix"),
-        ({**ELSEWHERE, "MASTER_ADDR": "h1"}, "mpirun", (2, 3, 1, 2), ("tcp://h1", None), "pmix"),
-        (captured.TORCHRUN, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),  # the agent's store owns the master port
-        ({**captured.SRUN_PMI2, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
-        ({**captured.PRTE, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
-        (captured.KUBERNETES, "torchrun", (3, 4, 0, 1), ("tcp://job-0.svc", 23456), None),  # without torchrun the port is free
-        ({**captured.SBATCH, **LOCAL, "COLLBENCH_RANK": "1"}, "local", (1, 3, 1, 3), ("ipc:///tmp/c/control", None), None),
-        ({**captured.HYDRA, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmi"),
-        ({**captured.PRTE, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmix"),
-    ],
-)
+@pytest.mark.parametrize(("env", "launcher", "ranks", "place", "mpi"), [
+    (captured.SRUN_NONE, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
+    (captured.SRUN_PMI2, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmi"),
+    (captured.SRUN_PMIX, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmix"),
+    (OUTER_PMI, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
+    ({**captured.SRUN_NONE, **WITH_MASTER}, "srun", (2, 3, 0, 1), ("tcp://[fe80::7]", 29500), None),
+    (captured.HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
+    (captured.INTEL_HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
+    (captured.PRTE, "mpirun", (2, 3, 1, 3), ("tcp://127.0.0.1", None), "pmix"),
+    (ELSEWHERE, "mpirun", (2, 3, 1, 2), ("mpi", None), "pmix"),
+    ({**ELSEWHERE, "MASTER_ADDR": "h1"}, "mpirun", (2, 3, 1, 2), ("tcp://h1", None), "pmix"),
+    (captured.TORCHRUN, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),  # the agent's store owns the master port
+    ({**captured.SRUN_PMI2, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
+    ({**captured.PRTE, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
+    (captured.KUBERNETES, "torchrun", (3, 4, 0, 1), ("tcp://job-0.svc", 23456), None),  # without torchrun the port is free
+    ({**captured.SBATCH, **LOCAL, "COLLBENCH_RANK": "1"}, "local", (1, 3, 1, 3), ("ipc:///tmp/c/control", None), None),
+    ({**captured.HYDRA, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmi"),
+    ({**captured.PRTE, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmix"),
+])  # fmt: skip
 def test_the_launch_of_each_launcher(env, launcher, ranks, place, mpi):
     info = detect(env)
     assert (info.launcher, (info.rank, info.ranks, info.local_rank, info.local_ranks)) == (launcher, ranks)
@@ -210,16 +207,13 @@ def test_what_replaces_the_advice_is_wrong():
     assert WORKER not in WRONG_ADVICE
 
 
-@pytest.mark.parametrize(
-    ("env", "match"),
-    [
-        *(({**env, name: value}, f"(?s)(?=.*{name})(?=.*{re.escape(value)})") for env, name, value in INVALID),
-        ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
-        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK"),
-        ({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"}, r"WORLD_SIZE=1, .*started 3 "),
-        *(({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER") for text in WRONG_WORKERS),
-    ],
-)
+@pytest.mark.parametrize(("env", "match"), [
+    *(({**env, name: value}, f"(?s)(?=.*{name})(?=.*{re.escape(value)})") for env, name, value in INVALID),
+    ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
+    ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK"),
+    ({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"}, r"WORLD_SIZE=1, .*started 3 "),
+    *(({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER") for text in WRONG_WORKERS),
+])  # fmt: skip
 def test_a_launch_that_cannot_be_is_refused(env, match):
     with pytest.raises(UsageError, match=match):
         detect(env)

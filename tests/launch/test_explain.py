@@ -79,20 +79,13 @@ def commands(expected: Explanation, word: str = "") -> list[list[str]]:
 
 
 class TestPrograms:
-    @pytest.mark.parametrize(
-        ("text", "known"),
-        [
-            (OPEN_MPI, ("Open MPI", "5.0.11", "pmix")),
-            ("mpiexec (OpenRTE) 4.1.4\n", ("Open MPI", "4.1.4", "pmix")),
-            (HYDRA, ("MPICH", "5.0.2", "pmi")),
-            (INTEL, ("Intel MPI", "2021.10", "pmi")),
-            ("slurm 23.11.4\n", ("Slurm", "23.11.4", "")),
-            ("slurm-wlm 22.05.8\n", ("Slurm", "22.05.8", "")),
-            ("Client Version: v1.32.4\nKustomize Version: v5.5.0\n", ("Kubernetes", "1.32.4", "")),
-            ("srun: error: slurm 23.11.4 cannot be reached", ("", "", "")),
-            ("", ("", "", "")),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "known"), [
+        (OPEN_MPI, ("Open MPI", "5.0.11", "pmix")), ("mpiexec (OpenRTE) 4.1.4\n", ("Open MPI", "4.1.4", "pmix")),
+        (HYDRA, ("MPICH", "5.0.2", "pmi")), (INTEL, ("Intel MPI", "2021.10", "pmi")), ("slurm 23.11.4\n", ("Slurm", "23.11.4", "")),
+        ("slurm-wlm 22.05.8\n", ("Slurm", "22.05.8", "")),
+        ("Client Version: v1.32.4\nKustomize Version: v5.5.0\n", ("Kubernetes", "1.32.4", "")),
+        ("srun: error: slurm 23.11.4 cannot be reached", ("", "", "")), ("", ("", "", "")),
+    ])  # fmt: skip
     def test_the_family_follows_from_the_version_text(self, text: str, known: tuple[str, str, str]) -> None:
         assert family_of(text) == known
 
@@ -177,16 +170,12 @@ class TestHostNames:
     def test_valid_names_are_not_reported(self, problems: Callable[..., list[tuple[str, str]]]) -> None:
         assert problems({}, **self.ALLOCATION) == []
 
-    @pytest.mark.parametrize(
-        ("names", "own", "severity", "words"),
-        [
-            ({"n1": ("127.0.1.1",)}, ("10.0.0.1",), "note", ("'n1'", "127.0.1.1", "10.0.0.1", "MASTER_ADDR")),
-            ({"n1": ("127.0.1.1",)}, (), "severe", ("'n1'",)),
-            ({"n1": ("fd00::1",), "n2": ("fd00::2",)}, ("fd00::1",), "note", ("IPv6", "n1, n2")),
-            ({"n1": ("fd00::1",)}, ("fd00::1",), "severe", ("n2 has only IPv4",)),
-        ],
-        ids=["the name of this host at loopback", "no address of the network", "IPv6 only", "no common family"],
-    )
+    @pytest.mark.parametrize(("names", "own", "severity", "words"), [
+        ({"n1": ("127.0.1.1",)}, ("10.0.0.1",), "note", ("'n1'", "127.0.1.1", "10.0.0.1", "MASTER_ADDR")),
+        ({"n1": ("127.0.1.1",)}, (), "severe", ("'n1'",)),
+        ({"n1": ("fd00::1",), "n2": ("fd00::2",)}, ("fd00::1",), "note", ("IPv6", "n1, n2")),
+        ({"n1": ("fd00::1",)}, ("fd00::1",), "severe", ("n2 has only IPv4",)),
+    ], ids=["the name of this host at loopback", "no address of the network", "IPv6 only", "no common family"])  # fmt: skip
     def test_names_of_hosts(
         self,
         names: Mapping[str, tuple[str, ...]],
@@ -198,10 +187,9 @@ class TestHostNames:
         ((reported, what),) = problems(names, own=own, **self.ALLOCATION)
         assert reported == severity and all(word in what for word in words)
 
-    @pytest.mark.parametrize(
-        ("master", "severity", "host"),
-        [("localhost", "warning", "'localhost'"), ("nowhere", "severe", "'nowhere'"), ("six", "severe", "'six' (fd00::6)")],
-    )
+    @pytest.mark.parametrize(("master", "severity", "host"), [
+        ("localhost", "warning", "'localhost'"), ("nowhere", "severe", "'nowhere'"), ("six", "severe", "'six' (fd00::6)"),
+    ])  # fmt: skip
     def test_a_master_address_that_cannot_be_reached(
         self, master: str, severity: str, host: str, problems: Callable[..., list[tuple[str, str]]]
     ) -> None:

@@ -40,18 +40,14 @@ ALONE = {"JOB_COMPLETION_INDEX": "0", "COLLBENCH_PODS": "1"}
 
 
 # Ranks: rank, number of ranks, local rank, number of local ranks. Place: meeting point and port.
-@pytest.mark.parametrize(
-    ("env", "launcher", "ranks", "place", "facts"),
-    [
-        (POD, "kubernetes", (1, 3, 0, 1), ("tcp://bench-0.bench", None), {"kubernetes": "indexed Job"}),
-        (TRAIN, "kubernetes", (1, 2, 0, 1), ("tcp://t-node-0-0.t", 29500), {"kubernetes": "TrainJob"}),
-        ({**TRAIN, **UNDER_TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", (3, 4, 1, 2), ("tcp://h", None),
-            {"variables": "torchrun"}),
-        ({**POD, **captured.PRTE}, "mpirun", (2, 3, 1, 3), ("tcp://bench-0.bench", None), {"mpirun": "Open MPI"}),
-        (ALONE, "kubernetes", (0, 1, 0, 1), ("tcp://127.0.0.1", None), {"kubernetes": "indexed Job"}),
-    ],
-    ids=["indexed Job", "TrainJob", "TrainJob with torchrun", "MPIJob", "alone"],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "launcher", "ranks", "place", "facts"), [
+    (POD, "kubernetes", (1, 3, 0, 1), ("tcp://bench-0.bench", None), {"kubernetes": "indexed Job"}),
+    (TRAIN, "kubernetes", (1, 2, 0, 1), ("tcp://t-node-0-0.t", 29500), {"kubernetes": "TrainJob"}),
+    ({**TRAIN, **UNDER_TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", (3, 4, 1, 2), ("tcp://h", None),
+        {"variables": "torchrun"}),
+    ({**POD, **captured.PRTE}, "mpirun", (2, 3, 1, 3), ("tcp://bench-0.bench", None), {"mpirun": "Open MPI"}),
+    (ALONE, "kubernetes", (0, 1, 0, 1), ("tcp://127.0.0.1", None), {"kubernetes": "indexed Job"}),
+], ids=["indexed Job", "TrainJob", "TrainJob with torchrun", "MPIJob", "alone"])  # fmt: skip
 def test_the_launch_of_a_pod(
     env: dict[str, str], launcher: str, ranks: tuple[int, ...], place: tuple[str, int | None], facts: dict[str, str]
 ) -> None:
@@ -82,18 +78,13 @@ def test_a_pod_becomes_the_ranks_of_its_node(monkeypatch: pytest.MonkeyPatch) ->
     assert ranks == [("kubernetes", 2, 6, 0, 2, "1"), ("kubernetes", 3, 6, 1, 2, "1")]
 
 
-@pytest.mark.parametrize(
-    ("env", "why"),
-    [
-        *(({name: value for name, value in POD.items() if name != missing}, f"{missing} is not")
-            for missing in ("COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX")),
-        ({"JOB_COMPLETION_INDEX": "0"}, "COLLBENCH_PODS and MASTER_ADDR .*`collbench emit kubernetes`.*--ranks"),
-        ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "),
-        ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
-        ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
-        ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "why"), [
+    *(({name: value for name, value in POD.items() if name != missing}, f"{missing} is not")
+        for missing in ("COLLBENCH_PODS", "MASTER_ADDR", "COLLBENCH_SECRET", "JOB_COMPLETION_INDEX")),
+    ({"JOB_COMPLETION_INDEX": "0"}, "COLLBENCH_PODS and MASTER_ADDR .*`collbench emit kubernetes`.*--ranks"),
+    ({**POD, "JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX=3 "), ({**POD, "COLLBENCH_PODS": "many"}, "COLLBENCH_PODS='many'"),
+    ({**TRAIN, "PET_NNODES": "1:4"}, "PET_NNODES='1:4'"), ({**TRAIN, "PET_MASTER_PORT": "70000"}, "PET_MASTER_PORT=70000"),
+])  # fmt: skip
 def test_a_pod_that_would_measure_alone_or_has_invalid_variables_is_refused(env: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         detect(env)

@@ -46,12 +46,9 @@ def system(folder: Path, groups: str, **files: str) -> tuple[Path, Path]:
     """Make a /proc and a /sys/fs/cgroup with these files, `__` for `/`."""
     proc, cgroups = folder / "proc", folder / "cgroup"
     common = {
-        "proc/self/cgroup": groups,
-        "proc/meminfo": "MemTotal: 100 kB\nMemAvailable:   4096 kB\n",
-        "proc/loadavg": "0.1 0.2 0.3 1/200 4711",
-        "proc/sys/kernel/pid_max": "32768",
-        "proc/sys/kernel/threads-max": "1000",
-    }
+        "proc/self/cgroup": groups, "proc/meminfo": "MemTotal: 100 kB\nMemAvailable:   4096 kB\n", "proc/loadavg": "0.1 0.2 0.3 1/200 4711",
+        "proc/sys/kernel/pid_max": "32768", "proc/sys/kernel/threads-max": "1000",
+    }  # fmt: skip
     for name, text in (common | {name.replace("__", "/"): text for name, text in files.items()}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

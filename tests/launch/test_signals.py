@@ -29,13 +29,10 @@ def as_it_was() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "sentence"),
-    [
-        (signal.SIGINT, 130, "interrupted by SIGINT"), (signal.SIGTERM, 143, "interrupted by SIGTERM"),
-        (signal.SIGHUP, 143, "interrupted by SIGHUP"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("number", "code", "sentence"), [
+    (signal.SIGINT, 130, "interrupted by SIGINT"), (signal.SIGTERM, 143, "interrupted by SIGTERM"),
+    (signal.SIGHUP, 143, "interrupted by SIGHUP"),
+])  # fmt: skip
 def test_the_first_signal_is_an_exception_that_no_library_catches(number: signal.Signals, code: int, sentence: str) -> None:
     signals.handle()
     with pytest.raises(Interrupted) as came:

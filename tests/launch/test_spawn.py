@@ -238,15 +238,12 @@ class TestMpiexec:
             assert "was killed" not in sentence
 
 
-@pytest.mark.parametrize(
-    ("code", "recorded", "env", "given"),
-    [
-        (2, 2, {"PMI_RANK": "0"}, 0),
-        (2, 2, {}, 2),  # children without mpiexec, or Open MPI: the code itself counts
-        (2, 1, {"PMI_RANK": "0"}, 2),  # another rank does not end: mpiexec must end it
-        (4, 2, {"PMI_RANK": "0"}, 4),
-    ],
-)
+@pytest.mark.parametrize(("code", "recorded", "env", "given"), [
+    (2, 2, {"PMI_RANK": "0"}, 0),
+    (2, 2, {}, 2),  # children without mpiexec, or Open MPI: the code itself counts
+    (2, 1, {"PMI_RANK": "0"}, 2),  # another rank does not end: mpiexec must end it
+    (4, 2, {"PMI_RANK": "0"}, 4),
+])  # fmt: skip
 def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, recorded, env, given):
     for rank in range(recorded):
         (tmp_path / f"exit-{rank}").write_text(str(code))
@@ -254,21 +251,12 @@ def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, reco
     assert mpi_start.code_for_launcher(code, env) == given
 
 
-@pytest.mark.parametrize(
-    ("code", "family", "number"),
-    [
-        (9, "MPICH", signal.SIGKILL),
-        (7, "MPICH", signal.SIGBUS),
-        (137, "Open MPI", signal.SIGKILL),
-        (143, "MPICH", None),  # MPI_ERR_OTHER of MPI_Init
-        (15, "MPICH", None),  # its other form
-        (137, "MPICH", None),
-        (9, "Open MPI", None),
-        (14, "Open MPI", None),
-        (255, "Intel MPI", None),
-        (9, "other", None),
-    ],
-)
+@pytest.mark.parametrize(("code", "family", "number"), [
+    (9, "MPICH", signal.SIGKILL), (7, "MPICH", signal.SIGBUS), (137, "Open MPI", signal.SIGKILL),
+    (143, "MPICH", None),  # MPI_ERR_OTHER of MPI_Init
+    (15, "MPICH", None),  # its other form
+    (137, "MPICH", None), (9, "Open MPI", None), (14, "Open MPI", None), (255, "Intel MPI", None), (9, "other", None),
+])  # fmt: skip
 def test_which_codes_may_be_a_signal(code, family, number):
     assert mpi_start.possible_signal(code, family) == number
 
@@ -295,16 +283,12 @@ def test_ranks_that_end_while_they_open_a_backend_name_it(how, name):
     assert earlier_crash(without_crashed({}, caught.value)) == caught.value.fact
 
 
-@pytest.mark.parametrize(
-    ("version", "ranks", "flags"),
-    [
-        ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
-        ("mpiexec (Open MPI) 5.0.11", 4, []),
-        ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626", 9, ["-launcher", "fork", "-host", "localhost"]),
-        ("another MPI's", 5, []),
-    ],
-)
+@pytest.mark.parametrize(("version", "ranks", "flags"), [
+    ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
+    ("mpiexec (Open MPI) 5.0.11", 4, []), ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
+    ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626", 9, ["-launcher", "fork", "-host", "localhost"]),
+    ("another MPI's", 5, []),
+])  # fmt: skip
 def test_mpiexecs_flags(tmp_path, version, ranks, flags):
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text(f'#!/bin/sh\necho "{version}"\n')
@@ -359,15 +343,10 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
     assert [detect_local({"COLLBENCH_WORKER": to_variable(one)}) for one in found] == found
 
 
-@pytest.mark.parametrize(
-    ("env", "rank", "mpi"),
-    [
-        ({"COLLBENCH_RANK": "1"}, 1, None),
-        ({"PMI_RANK": "2"}, 2, "pmi"),
-        ({"OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 3, "pmix"),
-        ({"COLLBENCH_RANK": "1", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 1, None),
-    ],
-)
+@pytest.mark.parametrize(("env", "rank", "mpi"), [
+    ({"COLLBENCH_RANK": "1"}, 1, None), ({"PMI_RANK": "2"}, 2, "pmi"), ({"OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 3, "pmix"),
+    ({"COLLBENCH_RANK": "1", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 1, None),
+])  # fmt: skip
 def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], rank: int, mpi: str | None) -> None:
     env = {"COLLBENCH_LOCAL": "/tmp/collbench-x", "COLLBENCH_RANKS": "4", **env}
     found = detect_local(env)
@@ -375,13 +354,10 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], 
     assert is_follower(env) == (rank != 0)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rank": 12}, {"rank": -1}, {"local_rank": 4}, {"local_rank": -1}, {"local_ranks": 13}, {"rank": "1"}, {"facts": {"a": 1}},
-        {"hosts": [1]},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changes", [
+    {"rank": 12}, {"rank": -1}, {"local_rank": 4}, {"local_rank": -1}, {"local_ranks": 13}, {"rank": "1"}, {"facts": {"a": 1}},
+    {"hosts": [1]},
+])  # fmt: skip
 def test_an_impossible_worker_is_rejected(changes: dict[str, object]) -> None:
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
@@ -405,15 +381,12 @@ def test_slurm_counts_its_nodes_and_torchrun_its_agents() -> None:
 
 # By variables that are added to those of a step: the process manager, and whether Slurm leaves the end of the step to collbench.
 OF_STEPS = [
-    ({}, None, True),
-    ({"SLURM_KILL_BAD_EXIT": "1"}, None, False),
-    ({"SLURM_KILL_BAD_EXIT": "0"}, None, True),
+    ({}, None, True), ({"SLURM_KILL_BAD_EXIT": "1"}, None, False), ({"SLURM_KILL_BAD_EXIT": "0"}, None, True),
     ({"PMIX_NAMESPACE": "slurm.pmix.7.0", "PMIX_RANK": "2"}, "pmix", True),
     ({"PMIX_NAMESPACE": "slurm.pmix.7.1", "PMIX_RANK": "2"}, None, True),  # an outer step's
-    ({"PMI_SIZE": "4", "PMI_JOBID": "7.0"}, "pmi", True),
-    ({"PMI_SIZE": "4", "PMI_JOBID": "6.0"}, None, True),
+    ({"PMI_SIZE": "4", "PMI_JOBID": "7.0"}, "pmi", True), ({"PMI_SIZE": "4", "PMI_JOBID": "6.0"}, None, True),
     ({"PMI_CONTROL_PORT": "1"}, "pmi", True),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("more", "manager", "ends"), OF_STEPS)
@@ -423,15 +396,12 @@ def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more: dict[
     assert (slurm.end_of_step(info, {**STEP, **more}) is not None) is ends
 
 
-@pytest.mark.parametrize(
-    ("family", "node"),
-    [
-        ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
-        ([(41, "prted", "900")], "41@900"),
-        ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
-        ([], ""),
-    ],
-)
+@pytest.mark.parametrize(("family", "node"), [
+    ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
+    ([(41, "prted", "900")], "41@900"),
+    ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
+    ([], ""),
+])  # fmt: skip
 def test_mpiexec_has_one_daemon_on_each_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "ancestors", lambda: family)
     info = mpi.detect_mpirun(HYDRA)

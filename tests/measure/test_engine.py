@@ -215,13 +215,10 @@ def test_samples_are_taken_between_readings_of_the_counters_and_of_the_state(wor
     assert watched == {"cpu": ["probe", "begin", "probe", "counters end"], "gpu": ["begin", "counters end"], "virtual": []}
 
 
-@pytest.mark.parametrize(
-    ("oversubscribed", "of_backend", "virtual", "device", "crowded"),
-    [
-        (False, (), False, "cpu", False), (True, (), False, "cpu", True), (False, ("oversubscribed",), False, "cpu", True),
-        (True, (), True, "cpu", False), (True, (), False, "cuda", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("oversubscribed", "of_backend", "virtual", "device", "crowded"), [
+    (False, (), False, "cpu", False), (True, (), False, "cpu", True), (False, ("oversubscribed",), False, "cpu", True),
+    (True, (), True, "cpu", False), (True, (), False, "cuda", False),
+])  # fmt: skip
 def test_ranks_or_threads_that_wait_for_cores_are_a_flag(
     oversubscribed: bool, of_backend: tuple[str, ...], virtual: bool, device: str, crowded: bool
 ) -> None:

@@ -97,10 +97,9 @@ def test_a_hypervisor_that_took_the_cpu_is_reported(seen):
     assert (found.stolen, found.preempted, found.flags) == (0.05, 3, ["cpu_shared"])
 
 
-@pytest.mark.parametrize(
-    ("threads", "series", "flags"),
-    [(4096, (1.0, 7.0, 7.0), ["threads_share_cores"]), (4096, (1.0, 1.1, 1.1), []), (1, (1.0, 7.0, 7.0), [])],
-)
+@pytest.mark.parametrize(("threads", "series", "flags"), [
+    (4096, (1.0, 7.0, 7.0), ["threads_share_cores"]), (4096, (1.0, 1.1, 1.1), []), (1, (1.0, 7.0, 7.0), []),
+])  # fmt: skip
 def test_threads_that_share_cores_are_reported_if_times_vary(seen, threads, series, flags):
     found, _ = seen(threads=threads, series=series)
     assert found.flags == flags

@@ -244,8 +244,7 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
 
 
 @pytest.mark.parametrize(("change", "expected"), [
-    ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
-    ({"check": 2}, "--check was 1 and is 2"),
+    ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"), ({"check": 2}, "--check was 1 and is 2"),
     ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64"),
     ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast"),
     ({"ranks": 3}, "the number of ranks was 1 and|the cases' ranks was 4 and is 3"),
@@ -318,11 +317,9 @@ def test_a_run_json_of_another_program_is_a_difference_and_no_traceback(content)
 def test_options_are_named_as_they_were_typed_and_before_the_machine():
     asked = {"cells": 3, "digest": "b", "options": {"--max-time": 3}}
     then = {
-        **ABOUT,
-        "asked": asked,
-        "host": {"kernel": "6.0"},
+        **ABOUT, "asked": asked, "host": {"kernel": "6.0"},
         "command": ["collbench", "allreduce", "--max-time=3s", "--sizes", "8", "--out", "a"],
-    }
+    }  # fmt: skip
     now = {**ABOUT, "command": ["collbench", "allreduce", "--resume", "a", "--quiet", "-n", "5"]}
     expected = (
         "-n was not set and is 5, --max-time was 3s and is not set, --sizes was 8 and is not set, the host's kernel was 6.0 and is 6.1"
@@ -425,8 +422,7 @@ def test_a_stored_row_is_used_once_and_found_by_either_of_its_names():
 
 
 @pytest.mark.parametrize(("records", "sentence"), [
-    ((3, 8), "runs/x has 3 of 8 cases: 5 are measured now"),
-    ((7, 8), "runs/x has 7 of 8 cases: 1 is measured now"),
+    ((3, 8), "runs/x has 3 of 8 cases: 5 are measured now"), ((7, 8), "runs/x has 7 of 8 cases: 1 is measured now"),
     ((8, 8), "runs/x has 8 of 8 cases: nothing is left to measure"),
     ((3, None, "round"), "runs/x has 3 rounds: the others are measured now"),
     ((3, None, "round", True), "runs/x has 3 rounds: nothing is left to measure"),

@@ -253,9 +253,8 @@ def test_of_a_pair_the_timed_rank_has_its_starts_and_the_messages_of_an_iteratio
     assert (starts.shape, about) == ((1, 1), {"ranks": [0], "messages": 64})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"requested": False}, {"taken_ago_s": WRAP_NS * 1e-9}, {"starts_ago_s": [[np.nan], [np.nan], [np.nan]]}, {"hosts": ((1,), (2,))}],
-)
+@pytest.mark.parametrize("change", [
+    {"requested": False}, {"taken_ago_s": WRAP_NS * 1e-9}, {"starts_ago_s": [[np.nan], [np.nan], [np.nan]]}, {"hosts": ((1,), (2,))},
+])  # fmt: skip
 def test_starts_that_are_unknown_or_ambiguous_are_not_stored(change):
     assert stored_with(**{"starts_ago_s": [[40.0], [40.0], [40.0]], **change}) == (None, None)

@@ -152,8 +152,7 @@ PIPELINED = {"sizes": (2**20,), "mode": "pipelined", "buffers": "rotating", "bud
 
 @pytest.mark.parametrize(("operation", "asked", "expected"), [
     (BROADCAST, {"roots": (0, 3)}, [{"root": 0, "wrong": 0}, {"root": 3, "wrong": 0}]),
-    (ALLREDUCE, {"check": 0}, [{"checked": 0, "wrong": None}]),
-    (ALLREDUCE, {"check": 3}, [{"checked": 3, "wrong": 0}]),
+    (ALLREDUCE, {"check": 0}, [{"checked": 0, "wrong": None}]), (ALLREDUCE, {"check": 3}, [{"checked": 3, "wrong": 0}]),
     (ALLREDUCE, PIPELINED, [{"mode": "pipelined", "buffers": "rotating", "wrong": 0}]),
     (P2P_LATENCY, {"ranks": 5}, [{"group": "0-2,1-3"}]),  # of an odd number the last rank rests
 ], ids=["roots", "no check", "checks", "modes and buffers", "odd number"])  # fmt: skip

@@ -146,16 +146,13 @@ def extent(operation, rank, n=4, count=10, in_place=True, **changes):
     return BufferExtent.of(operation, make_place(rank, n, count, in_place=in_place, **changes))
 
 
-@pytest.mark.parametrize(
-    ("operation", "rank", "wanted"),
-    [  # (send, recv, send_at, recv_at, total); nccl-tests: sendbuff = recvbuff + rank·count, or recvbuff = sendbuff + rank·count
-        (ALLREDUCE, 2, (10, 10, 0, 0, 10)), (ALLGATHER, 0, (10, 40, 0, 0, 40)), (ALLGATHER, 3, (10, 40, 30, 0, 40)),
-        (REDUCESCATTER, 0, (40, 10, 0, 0, 40)), (REDUCESCATTER, 3, (40, 10, 0, 30, 40)), (ALLTOALL, 2, (40, 40, 0, 0, 40)),
-        (BROADCAST, 1, (10, 10, 0, 0, 10)), (BROADCAST, 0, (0, 10, 0, 0, 10)), (SCATTER, 1, (40, 10, 0, 10, 40)),
-        (SCATTER, 2, (0, 10, 0, 0, 10)),
-    ],
-    ids=lambda value: getattr(value, "name", str(value)),
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "rank", "wanted"), [
+    # (send, recv, send_at, recv_at, total); nccl-tests: sendbuff = recvbuff + rank·count, or recvbuff = sendbuff + rank·count
+    (ALLREDUCE, 2, (10, 10, 0, 0, 10)), (ALLGATHER, 0, (10, 40, 0, 0, 40)), (ALLGATHER, 3, (10, 40, 30, 0, 40)),
+    (REDUCESCATTER, 0, (40, 10, 0, 0, 40)), (REDUCESCATTER, 3, (40, 10, 0, 30, 40)), (ALLTOALL, 2, (40, 40, 0, 0, 40)),
+    (BROADCAST, 1, (10, 10, 0, 0, 10)), (BROADCAST, 0, (0, 10, 0, 0, 10)), (SCATTER, 1, (40, 10, 0, 10, 40)),
+    (SCATTER, 2, (0, 10, 0, 0, 10)),
+], ids=lambda value: getattr(value, "name", str(value)))  # fmt: skip
 def test_in_place(operation, rank, wanted):
     found = extent(operation, rank, root=1)
     assert (found.send, found.recv, found.send_at, found.recv_at, found.total) == wanted
@@ -194,11 +191,10 @@ def test_of_a_rooted_operation_the_roots_need_more_memory(ranks, groups, roots):
     assert bytes_on_host(ALLREDUCE, make_case(), 4, 3, 1) == 3 * bytes_needed(ALLREDUCE, make_case(), 4)
 
 
-@pytest.mark.parametrize(
-    ("redop", "in_place", "changes"),
-    [("sum", True, True), ("prod", True, True), ("avg", True, True), ("bxor", True, True), ("min", True, False), ("band", True, False),
-     ("bor", True, False), ("sum", False, False), (None, True, False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("redop", "in_place", "changes"), [
+    ("sum", True, True), ("prod", True, True), ("avg", True, True), ("bxor", True, True), ("min", True, False), ("band", True, False),
+    ("bor", True, False), ("sum", False, False), (None, True, False),
+])  # fmt: skip
 def test_which_reductions_change_what_the_next_call_starts_from(redop, in_place, changes):
     assert grows(make_case(redop=redop, in_place=in_place)) is changes
 

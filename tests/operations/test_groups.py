@@ -77,12 +77,9 @@ def test_any_text_is_a_split_or_one_sentence(text):
 
 GROUPS = {
     **dict.fromkeys([("MOD 2", 4), ("AND 0x1", 4), ("OR 0x2", 4)], ((0, 2), (1, 3))),
-    **dict.fromkeys([("DIV 2", 4), ("OR 0x1", 4)], ((0, 1), (2, 3))),
-    **dict.fromkeys([("AND 0x0", 3), ("DIV 8", 3)], ((0, 1, 2),)),
-    ("MOD 3", 6): ((0, 3), (1, 4), (2, 5)),
-    ("MOD 1", 2): ((0, 1),),
-    ("OR 0x7", 8): (tuple(range(8)),),
-}
+    **dict.fromkeys([("DIV 2", 4), ("OR 0x1", 4)], ((0, 1), (2, 3))), **dict.fromkeys([("AND 0x0", 3), ("DIV 8", 3)], ((0, 1, 2),)),
+    ("MOD 3", 6): ((0, 3), (1, 4), (2, 5)), ("MOD 1", 2): ((0, 1),), ("OR 0x7", 8): (tuple(range(8)),),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "n"), GROUPS)

@@ -27,9 +27,8 @@ FACTS = {
     **dict.fromkeys(("p2p_latency", "p2p_bandwidth", "p2p_bidirectional"), (lambda n: 1, lambda n: 1)),
     **dict.fromkeys(("allgather", "reducescatter", "alltoall", "gather", "scatter"), (lambda n: n, lambda n: (n - 1) / n)),
     **dict.fromkeys(("neighbor_allgather", "neighbor_alltoall"), (lambda n: 2, lambda n: 1)),  # half a size to each neighbour
-    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n),
-    "hypercube": (lambda n: n - 1, lambda n: 1),
-}
+    "allreduce": (lambda n: 1, lambda n: 2 * (n - 1) / n), "hypercube": (lambda n: n - 1, lambda n: 1),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FACTS)
@@ -121,13 +120,11 @@ def test_marks_of_steps_add_up_and_mpi_reduces_and_scatters_in_place_at_the_star
 
 # By api the operations with one placing only; "messages" means messages of a library.
 ONLY = {
-    ("mpi", "in_place_only"): {"broadcast", "hypercube"},
-    ("nccl", "in_place_only"): {"hypercube"},
+    ("mpi", "in_place_only"): {"broadcast", "hypercube"}, ("nccl", "in_place_only"): {"hypercube"},
     ("torch", "in_place_only"): {"allreduce", "broadcast", "reduce", "hypercube"},
-    ("nccl", "out_of_place_only"): {"alltoall", "sendrecv"},
-    ("torch", "out_of_place_only"): {"alltoall", "sendrecv"},
+    ("nccl", "out_of_place_only"): {"alltoall", "sendrecv"}, ("torch", "out_of_place_only"): {"alltoall", "sendrecv"},
     ("mpi", "out_of_place_only"): {"neighbor_allgather", "neighbor_alltoall"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("api", "mark"), ONLY)

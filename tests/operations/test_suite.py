@@ -288,10 +288,9 @@ def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tm
     assert str(actual.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
 
 
-@pytest.mark.parametrize(
-    ("key", "collective", "pair"),
-    [("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True)],
-)
+@pytest.mark.parametrize(("key", "collective", "pair"), [
+    ("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True),
+])  # fmt: skip
 def test_a_key_concerns_a_sweep_if_it_concerns_one_of_its_operations(key: str, collective: bool, pair: bool) -> None:
     assert concerns(key, [ALLREDUCE]) is collective
     assert concerns(key, [P2P_BANDWIDTH]) is pair

@@ -89,8 +89,7 @@ def tunings_of(cases):
 
 
 @pytest.mark.parametrize(("backend", "device", "mode", "buffers", "largest"), [
-    ("mpi", "cpu", "isolated", "fixed", 64 * 2**20),
-    ("torch-nccl", "cuda", "pipelined", "rotating", 2**30),
+    ("mpi", "cpu", "isolated", "fixed", 64 * 2**20), ("torch-nccl", "cuda", "pipelined", "rotating", 2**30),
     ("nccl", "cuda", "pipelined", "rotating", 1024),
 ])  # fmt: skip
 def test_what_was_not_asked_for_is_the_backends_habit(backend, device, mode, buffers, largest):

@@ -31,11 +31,8 @@ REDOPS = list(dict.fromkeys(redop for _, redop in FITTING))
 MOVED = {**EVERY, "operations": ["broadcast"], "roots": [0, 2], "dtypes": ["bfloat16"]}
 P2P = {
     "operations": ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"],
-    "sizes": [1003],
-    "dtypes": ["float8_e5m2"],
-    "window": 3,
-    "buffers": "fixed",
-}
+    "sizes": [1003], "dtypes": ["float8_e5m2"], "window": 3, "buffers": "fixed",
+}  # fmt: skip
 KINDS = ["none", "registered", "symmetric"]
 MOVING = ["allgather", "alltoall", "gather", "scatter", "sendrecv", "hypercube"]
 COLLECTIVES = {**EVERY, "operations": [*MOVING, "reduce", "reducescatter"], "roots": [1]}
@@ -61,15 +58,12 @@ CASES = {
     "dropped": {"do": "measure", "k": 3, "sweeps": [EVERY, {**EVERY, "mode": "graph"}], "env": {"FAKE_NCCL_DROP_RANK": "1"}},
     "old": {"do": "measure", "k": 2, "sweeps": [{**EVERY, "dtypes": ["float32", "float8_e4m3fn"], "registrations": ["none", "symmetric"]}],
             "env": {"FAKE_NCCL_VERSION": "22304"}},
-    "captured": {"do": "capture"},
-    "open": {"do": "open", "k": 3, "proves": True},
-    "tuned": {"do": "open", "k": 2, "tuning": ["tree", "ll"]},
-    "refused": {"do": "open", "k": 2, "tuning": ["triangle", None]},
+    "captured": {"do": "capture"}, "open": {"do": "open", "k": 3, "proves": True},
+    "tuned": {"do": "open", "k": 2, "tuning": ["tree", "ll"]}, "refused": {"do": "open", "k": 2, "tuning": ["triangle", None]},
     "shared": {"do": "open", "k": 2, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_VISIBLE_DEVICES": "2"}},
     "too many": {"do": "open", "k": 5},
     "init": {"do": "open", "k": 2, "env": {"FAKE_NCCL_INIT_ERROR": "1:2"}},
-    "load": {"do": "load"},
-    "too old": {"do": "load", "env": {"FAKE_NCCL_VERSION": "2604"}},
+    "load": {"do": "load"}, "too old": {"do": "load", "env": {"FAKE_NCCL_VERSION": "2604"}},
     "wrong path": {"do": "load", "env": {"COLLBENCH_NCCL": "/nowhere/libnccl.so.2"}},
     "no nccl": {"do": "load", "env": {"COLLBENCH_NCCL": "libm.so.6"}},
 }  # fmt: skip
@@ -289,13 +283,10 @@ def test_two_processes_share_a_gpu_if_allowed(tmp_path):
 BAD = {
     "more ranks than GPUs: 3 ": {"words": ("--ranks", "3")},
     "more ranks than GPUs: 2 ": {"words": ("--ranks", "2"), "more": {"CUDA_VISIBLE_DEVICES": "0"}},
-    "(libnccl.so.2: ": {"nccl": False},
-    NoDriver().render(): {"driver": False},
-    "'collbench[cuda13]'": {"cupy": False},
+    "(libnccl.so.2: ": {"nccl": False}, NoDriver().render(): {"driver": False}, "'collbench[cuda13]'": {"cupy": False},
     "CUDA 11.8": {"driver_version": 11080},
     "CUDA_VISIBLE_DEVICES is empty": {"more": {"CUDA_VISIBLE_DEVICES": ""}},
-    "GPU '7'": {"more": {"CUDA_VISIBLE_DEVICES": "7"}},
-    "'prohibited'": {"compute_mode": "prohibited"},
+    "GPU '7'": {"more": {"CUDA_VISIBLE_DEVICES": "7"}}, "'prohibited'": {"compute_mode": "prohibited"},
     "GPU 1 (FAKE GPU (test double)) is busy": {"busy": "1", "words": ("--ranks", "2")},
     "exclusive mode": {
         "compute_mode": "exclusive", "gpus": 1, "words": ("--ranks", "2"), "more": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},

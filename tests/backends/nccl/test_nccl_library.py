@@ -138,14 +138,11 @@ def test_versions_are_numbered_in_two_ways(code, version):
 
 
 @pytest.mark.parametrize(("name", "version", "reduces", "number"), [
-    ("float32", (2, 7, 8), True, 7),
-    ("bfloat16", (2, 9, 9), True, None),
-    ("bfloat16", (2, 10, 3), True, 9),
+    ("float32", (2, 7, 8), True, 7), ("bfloat16", (2, 9, 9), True, None), ("bfloat16", (2, 10, 3), True, 9),
     ("bfloat16", (2, 9, 9), False, 6),  # moved as float16
     ("float8_e4m3fn", (2, 23, 4), True, None),
     ("float8_e4m3fn", (2, 23, 4), False, 1),  # moved as uint8
-    ("float8_e5m2", (2, 24, 3), True, 11),
-    ("complex64", (2, 32, 3), True, None),
+    ("float8_e5m2", (2, 24, 3), True, 11), ("complex64", (2, 32, 3), True, None),
 ])  # fmt: skip
 def test_a_type_that_a_version_lacks_can_be_moved_but_not_reduced(name, version, reduces, number):
     assert datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
