@@ -208,8 +208,6 @@ def test_a_window_that_the_hosts_shared_memory_cannot_hold_is_refused(monkeypatc
 
 def test_neighbours_have_a_ring_of_their_own(mpi):
     """Made once for each group of ranks; the calls are given its communicator."""
-    from collbench.backends.mpi import MpiBackend
-
     made = []
     handle = SimpleNamespace(Create_cart=lambda dims, periods, reorder: made.append((dims, periods, reorder)) or mpi.COMM_SELF)
     backend = MpiBackend()
