@@ -11,20 +11,11 @@ from collbench.backends.backend import Settings, can_do
 from collbench.backends.gpu_memory import OneGpu, no_gpu
 from collbench.backends.mpi import MpiBackend
 from collbench.backends.torch_distributed import TorchBinding, TorchMemory
-from collbench.control.world import World
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import OpenGpu
-from collbench.launch.info import LaunchInfo
 from collbench.measuring.loop import Loop, Timed
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_case
-
-
-@pytest.fixture(scope="module")
-def world():
-    alone = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield alone
-    alone.close()
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import pytest
 
 from collbench.backends.backend import Settings
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend, VirtualClock
-from collbench.control.world import World
-from collbench.launch.info import LaunchInfo
 from collbench.measuring.loop import Loop, Timed
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -18,13 +16,6 @@ from collbench.operations.builtin.gather_scatter import SCATTER
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from tests.helpers import make_case
-
-
-@pytest.fixture
-def world():
-    world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield world
-    world.close()
 
 
 def opened(world, ranks, seed=0):

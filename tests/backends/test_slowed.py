@@ -23,9 +23,7 @@ from collbench.backends.slowed import NativeHold, PythonHold, SlowedBackend, slo
 from collbench.backends.slowing import DRAWS, Percent, Slowing, parse_slowing
 from collbench.backends.socket import native
 from collbench.backends.torch_distributed import GlooBackend
-from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.launch.info import LaunchInfo
 from collbench.measuring.loop import Loop, Timed
 from collbench.native.library import address
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -77,9 +75,8 @@ def test_of_several_that_fit_a_case_the_last_counts():
 def test_drawn_parts_are_those_of_the_seed_and_never_negative():
     between, around = Percent("between", 5, 15).parts([1]), Percent("around", 1, 3).parts([1])
     assert len(between) == len(around) == DRAWS
-    assert np.array_equal(between, Percent("between", 5, 15).parts([1])) and not np.array_equal(
-        between, Percent("between", 5, 15).parts([2])
-    )
+    assert np.array_equal(between, Percent("between", 5, 15).parts([1]))
+    assert not np.array_equal(between, Percent("between", 5, 15).parts([2]))
     assert (between.min() >= 0.05, between.max() <= 0.15, around.min()) == (True, True, 0)
     assert np.median(between) == pytest.approx(0.10, abs=0.005)
     assert Percent("exactly", 10).parts([1]).tolist() == [0.1]
@@ -107,15 +104,10 @@ def test_a_mistake_is_one_sentence(text, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.sampled_from([f"{key}=" for key in ("by", "operations", "backends", "sizes", "ranks")]),
-            st.sampled_from(list("0159%-±+,;. =KMT")),
-            st.text(max_size=3),
-        )
-    )
-)
+WORDS = st.sampled_from([f"{key}=" for key in ("by", "operations", "backends", "sizes", "ranks")])
+
+
+@given(st.lists(WORDS | st.sampled_from(list("0159%-±+,;. =KMT")) | st.text(max_size=3)))
 @settings(max_examples=60)
 def test_any_text_is_read_or_refused(parts):
     try:
@@ -138,13 +130,6 @@ def test_a_spec_that_means_nothing_here_is_refused():
 
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def world():
-    world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield world
-    world.close()
 
 
 def samples(world, kind, case, n=60, synchronized=True):
@@ -353,10 +338,8 @@ def test_it_is_listed_but_carries_nothing_itself(world):
 
 def measured(**asked):
     """By size how many times as long real ranks took."""
-    line = [
-        sys.executable, str(ROOT / "tests/backends/slowed_pairs.py"),
-        json.dumps({"spec": "by=10%", "looks": 31, "samples": 20, **asked}),
-    ]  # fmt: skip
+    asked = {"spec": "by=10%", "looks": 31, "samples": 20, **asked}
+    line = [sys.executable, str(ROOT / "tests/backends/slowed_pairs.py"), json.dumps(asked)]
     done = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     return {int(size): ratio for size, ratio in json.loads(done.stdout.splitlines()[-1]).items()}

@@ -1,12 +1,9 @@
 """Launches: variables of launchers that are not valid, starts that this host cannot make, MPI libraries, and `doctor --launch`."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -38,7 +35,7 @@ from collbench.launch.mpi import crash_in_opening, initialise, mpi_mismatch, siz
 from collbench.launch.network import loopback_down
 from collbench.launch.spawn import default_ranks, exit_meaning, mpiexec_family, node_workers, start_local
 from collbench.launch.supervise import SupervisedProcess, Supervisor
-from tests.helpers import Call, said
+from tests.helpers import said
 from tests.launch import captured
 from tests.launch.captured import MPICH, OPEN_MPI
 
@@ -57,7 +54,7 @@ EMITTING = patch.object(explain, "plugin_commands", lambda: {"emit": ""})  # wit
 
 
 @contextmanager
-def on(host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None) -> Iterator[None]:
+def on(host="n1", names=None):
     """A host of this name that resolves these names: all to 10.0.0.1 if there are none."""
     with ExitStack() as stack:
         for module in (slurm, explain):
@@ -69,17 +66,17 @@ def on(host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None) -> 
         yield
 
 
-def found(env: Mapping[str, str], *, without: str = "", host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None,
-          request: LocalRequest | None = None, **changes: str) -> Call:  # fmt: skip
-    def detected() -> object:
+def found(env, *, without="", host="n1", names=None,
+          request=None, **changes):  # fmt: skip
+    def detected():
         with on(host, names):
             return detect({name: value for name, value in {**env, **changes}.items() if name != without}, request)
 
     return detected
 
 
-def advice(env: Mapping[str, str]) -> Call:
-    def detected() -> str:
+def advice(env):
+    def detected():
         with on():
             info = detect(env)
         assert info
@@ -88,36 +85,36 @@ def advice(env: Mapping[str, str]) -> Call:
     return detected
 
 
-def mismatch(version: str, env: Mapping[str, str], **changes: object) -> Call:
-    def mismatched() -> object:
+def mismatch(version, env, **changes):
+    def mismatched():
         with on():
             info = detect(env)
             assert info
-            return mpi_mismatch(version, replace(info, **changes), env)  # type: ignore[arg-type]
+            return mpi_mismatch(version, replace(info, **changes), env)
 
     return mismatched
 
 
-def too_many(ranks: int, cores: int, *narrow: tuple[int, str]) -> Call:
-    def refused() -> None:
+def too_many(ranks, cores, *narrow):
+    def refused():
         with patch.object(limits, "_limits", lambda *_: iter([(1 << 40, "nothing"), *narrow])):
             refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=False, cores=cores)
 
     return refused
 
 
-def of_memory() -> None:
+def of_memory():
     with patch.object(limits, "free_bytes", lambda: 1 << 30), patch.object(limits, "free_tasks", lambda: iter(())):
         refuse_too_many(100, "--ranks", torch=True, oversubscribe=True, cores=2)
 
 
-def of_processes() -> None:
+def of_processes():
     with patch.object(limits, "free_bytes", lambda: 1 << 50), patch.object(limits, "free_tasks", lambda: iter([(80, "kernel.pid_max")])):
         refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
 
 
-def reported(by: Callable[[], object]) -> Call:
-    def printed() -> str:
+def reported(by):
+    def printed():
         with redirect_stderr(StringIO()) as err:
             by()
         return err.getvalue().strip()
@@ -125,10 +122,10 @@ def reported(by: Callable[[], object]) -> Call:
     return printed
 
 
-def ended_by(stage: str) -> Call:
+def ended_by(stage):
     """Of the parent, for a rank 0 that was killed before (`stage` "") or after it had stored where its run is."""
 
-    def ended() -> None:
+    def ended():
         with TemporaryDirectory() as folder:
             if stage:
                 Path(folder, "run-0").write_text(stage, encoding="utf-8")
@@ -137,18 +134,18 @@ def ended_by(stage: str) -> Call:
     return reported(ended)
 
 
-def killed_child() -> str:
+def killed_child():
     child = SupervisedProcess("rank 1", ["sh", "-c", "kill -9 $$"], dict(os.environ))
     return re.sub(r"pid \d+", "pid 4711", said(reported(Supervisor([child]).run)))
 
 
-def late_child() -> None:
-    supervisor = Supervisor([SimpleNamespace(name="rank 0", alive=True, kill=lambda: None)], grace_s=4)  # type: ignore[list-item]
+def late_child():
+    supervisor = Supervisor([SimpleNamespace(name="rank 0", alive=True, kill=lambda: None)], grace_s=4)
     supervisor._stage = 2
     supervisor._kill()
 
 
-def pod_never_resolves() -> None:
+def pod_never_resolves():
     from collbench.control.world import World
 
     info = detect({**POD, "MASTER_ADDR": "no.such.host.invalid", "COLLBENCH_SECRET": "x" * 32})
@@ -163,25 +160,25 @@ MPIDI_UCX_init_local(240).:  ucx function returned with failed status(ucx_init.c
 """
 
 
-def failed_start(text: str, env: dict[str, str]) -> Call:
-    def sentence() -> str:
+def failed_start(text, env):
+    def sentence():
         with patch.dict(os.environ, env, clear=True), patch.object(shared_memory, "shortage", lambda: ""):
             return start_failure("MPICH 5.0.2", 17, text)
 
     return sentence
 
 
-def few_files() -> None:
+def few_files():
     with patch("collbench.launch.limits.resource.getrlimit", lambda _: (20, 20)):
         refuse_few_files(4, "--ranks", ["mpi", "gloo"], lambda name: True)
 
 
-def without_loopback() -> str | None:
+def without_loopback():
     with patch("collbench.launch.network.is_loopback_up", lambda: False):
         return loopback_down("n2")
 
 
-def failing_init() -> None:
+def failing_init():
     mpi = SimpleNamespace(
         Is_initialized=lambda: False, Get_library_version=lambda: "Intel(R) MPI Library 2021.10", THREAD_SINGLE=0, __file__="libmpi.so",
         Get_error_string=lambda code: "MPI_ERR_OTHER: known error",
@@ -190,18 +187,18 @@ def failing_init() -> None:
         initialise(mpi)
 
 
-def meeting_without_mpi(error: Exception) -> Call:
-    def meeting() -> None:
+def meeting_without_mpi(error):
+    def meeting():
         with patch("collbench.launch.mpi.load", side_effect=error), patch("collbench.launch.mpi.socket.gethostname", lambda: "n1"):
             with_meeting(detect(captured.PRTE))
 
     return meeting
 
 
-def loaded_without(version: str | None, answer: str = "", error: str = "") -> Call:
+def loaded_without(version, answer="", error=""):
     """The problem of an mpi4py that loads no library; version None: it is not installed."""
 
-    def problem() -> str:
+    def problem():
         done = SimpleNamespace(stdout=answer, stderr=error, returncode=1)
         with (
             patch.object(explain, "version_of", lambda name: version or ""),
@@ -212,16 +209,16 @@ def loaded_without(version: str | None, answer: str = "", error: str = "") -> Ca
     return problem
 
 
-def shell(env: Mapping[str, str]) -> Call:
-    def described() -> str:
+def shell(env):
+    def described():
         with on():
             return "\n".join(places(env, explain.launch_of(env)[0]))
 
     return described
 
 
-def commands(env: Mapping[str, str], loaded: MpiLibrary, *programs: LauncherProgram, serves: bool = True) -> Call:
-    def described() -> str:
+def commands(env, loaded, *programs, serves=True):
+    def described():
         with on(), patch.object(explain, "_program", lambda env: ["collbench"]), EMITTING:
             return "\n".join(
                 f"{each.purpose}: {each.line}" for each in typed(env, explain.launch_of(env)[0], loaded, programs, serves=serves)
@@ -230,22 +227,22 @@ def commands(env: Mapping[str, str], loaded: MpiLibrary, *programs: LauncherProg
     return described
 
 
-def of_names(kind: str, *hosts: HostName, used: tuple[str, ...] = ()) -> Call:
+def of_names(kind, *hosts, used=()):
     return lambda: name_problem(kind, *hosts, used=used).what
 
 
-def problems(*hosts: dict[str, object], silent: int = 0) -> Call:
+def problems(*hosts, silent=0):
     empty = Explanation((), (), MpiLibrary(), (), (), tuple[CommandLine, ...]())
     return lambda: "\n".join(f"{each.severity}: {each.what}" for each in with_hosts(empty, hosts, silent).problems)
 
 
-def host(name: str, *at: str) -> HostName:
+def host(name, *at):
     return HostName(name, at, tuple(address for address in at if not address.startswith("127.")))
 
 
 OLD, NEW = software.Build(1, "0.1.0", "abc"), software.Build(2, "0.2.0", "def")
 IPV6 = tuple(host(f"n{i}", f"fd00::{i}") for i in range(6))
-WORDS: dict[str, tuple[Call, str]] = {
+WORDS = {
     "software": (lambda: software.difference("python", {"3.11.2": ["n1", "n2"], "missing": ["n3"]}),
         "Python differs between the hosts: 3.11.2 on n1 and n2; missing on n3"),
     "variable, not a number": (found(captured.TORCHRUN, RANK="foo"),
@@ -474,5 +471,5 @@ WORDS: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
+def test_the_words_of_a_message(call, text):
     assert said(call) == text

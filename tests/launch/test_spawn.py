@@ -323,7 +323,7 @@ def test_a_rank_gets_the_terminal_from_its_parent():
     assert not terminal({"OMPI_COMM_WORLD_RANK": "0"}).stdout
 
 
-def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch):
     """Between the end of the last rank and the return of the old handlers; Ctrl-C would otherwise start the next launch."""
     supervisor = Supervisor([SupervisedProcess("rank 0", [sys.executable, "-c", ""], dict(os.environ))])
     monkeypatch.setattr(supervisor, "_close_pidfds", lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -335,7 +335,7 @@ def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch: pytest
 NODE = LaunchInfo("srun", 1, 3, 0, 1, "tcp://n1", "slurm:7.0", mpi="pmi", hosts=("n1", "n2", "n3"), facts={"srun_mpi": "pmi2"})
 
 
-def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
+def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it():
     """The second of three nodes, with four ranks each."""
     found = [_worker(NODE, 4, number) for number in range(4)]
     assert [(one.rank, one.ranks, one.local_rank, one.local_ranks) for one in found] == [(4 + i, 12, i, 4) for i in range(4)]
@@ -347,7 +347,7 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
     ({"COLLBENCH_RANK": "1"}, 1, None), ({"PMI_RANK": "2"}, 2, "pmi"), ({"OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 3, "pmix"),
     ({"COLLBENCH_RANK": "1", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 1, None),
 ])  # fmt: skip
-def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], rank: int, mpi: str | None) -> None:
+def test_a_rank_takes_its_number_from_the_nearest_launcher(env, rank, mpi):
     env = {"COLLBENCH_LOCAL": "/tmp/collbench-x", "COLLBENCH_RANKS": "4", **env}
     found = detect_local(env)
     assert found and (found.rank, found.ranks, found.mpi, found.secret) == (rank, 4, mpi, "/tmp/collbench-x/secret")
@@ -358,7 +358,7 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], 
     {"rank": 12}, {"rank": -1}, {"local_rank": 4}, {"local_rank": -1}, {"local_ranks": 13}, {"rank": "1"}, {"facts": {"a": 1}},
     {"hosts": [1]},
 ])  # fmt: skip
-def test_an_impossible_worker_is_rejected(changes: dict[str, object]) -> None:
+def test_an_impossible_worker_is_rejected(changes):
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         detect_local({"COLLBENCH_WORKER": json.dumps(values)})
@@ -374,7 +374,7 @@ BY_HAND = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_P
 HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
 
 
-def test_slurm_counts_its_nodes_and_torchrun_its_agents() -> None:
+def test_slurm_counts_its_nodes_and_torchrun_its_agents():
     by_hand = [detect.detect_torchrun({**BY_HAND, **more}) for more in ({"GROUP_RANK": "3"}, {})]
     assert [info and info.node for info in (slurm.detect(STEP), *by_hand)] == ["1", "3", ""]
 
@@ -390,7 +390,7 @@ OF_STEPS = [
 
 
 @pytest.mark.parametrize(("more", "manager", "ends"), OF_STEPS)
-def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more: dict[str, str], manager: str | None, ends: bool) -> None:
+def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more, manager, ends):
     info = slurm.detect({**STEP, **more})
     assert info and info.mpi == manager
     assert (slurm.end_of_step(info, {**STEP, **more}) is not None) is ends
@@ -402,7 +402,7 @@ def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more: dict[
     ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
     ([], ""),
 ])  # fmt: skip
-def test_mpiexec_has_one_daemon_on_each_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpiexec_has_one_daemon_on_each_node(family, node, monkeypatch):
     monkeypatch.setattr(mpi, "ancestors", lambda: family)
     info = mpi.detect_mpirun(HYDRA)
     assert info and info.node == node

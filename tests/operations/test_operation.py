@@ -1,5 +1,6 @@
 """The facts of every operation: bus factors as nccl-tests documents them, senders and receivers; programs of calls, and plug-ins."""
 
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
@@ -286,8 +287,6 @@ def test_a_plug_in_that_holds_no_operation_is_one_sentence(install, found):
 
 @pytest.mark.contract
 def test_finding_the_operations_imports_no_numpy_and_no_library():
-    import subprocess
-
     code = "import sys, collbench.operations.registry as r; r.operations(); print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "set()\n"

@@ -126,10 +126,11 @@ def read(folder, text, name="m.csv"):
 
 
 @pytest.mark.parametrize("text", [
+    *(f"\ufeff# x{end}0,5{end}{end}7,1{end}" for end in ("\n", "\r\n", "\r")),
     "0,5\n7,1\n",
     "0 5\n7 1", "0\t5\r\n7\t1\r\n", "# bytes, by rank\n0, 5 # of rank 0\n\n7, 1\n", "\ufeff0,5\n7,1", '"0","5"\n7,1,\n', "0.0 +5\n7e0 1.",
 ])  # fmt: skip
-def test_commas_or_spaces_and_comments(text, tmp_path):
+def test_commas_or_spaces_and_comments_and_lines_that_end_as_on_any_machine(text, tmp_path):
     found = read(tmp_path, text)
     assert (found.matrix, found.own_bytes()) == (((0.0, 5.0), (7.0, 1.0)), 8)
     assert found.name == f"m.csv:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -189,11 +190,6 @@ def test_any_file_is_a_square_a_list_or_one_sentence(tmp_path_factory, raw):
     widths = {len(row) for row in found.matrix}
     assert widths == {len(found.matrix)} or len(found.matrix) == 1 or widths == {1}
     assert all(number >= 0 for row in found.matrix for number in row) and found.own_bytes()
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_lines_end_as_on_any_machine(end, tmp_path):
-    assert read(tmp_path, f"\ufeff# x{end}1,2{end}{end}3,4{end}").matrix == ((1.0, 2.0), (3.0, 4.0))
 
 
 UNEVEN_OPERATIONS = ("allgatherv", "gatherv", "scatterv", "reducescatterv")

@@ -1,11 +1,8 @@
 """NCCL's library, numbers, calls, graphs and communicators, without a GPU."""
 
 import ctypes
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,7 +36,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import NativeCall, PythonCall
 from collbench.operations.sweep import REGISTRATIONS as NAMES
 from collbench.operations.unsupported import DeviceApiUnsupported, OperationUnsupported, OptionUnsupported, VersionNeeded
-from tests.fake_gpu import environment
+from tests.backends.nccl.test_nccl import collbench
 
 
 def places(monkeypatch, *folders):
@@ -212,20 +209,13 @@ def test_a_graph_s_launch_is_all_that_is_left():
 
 
 OF_INIT = {"init_create", "init_first", "init_halves", "init_alternate", "init_nodes", "init_reform"}
-QUICK = ("--backend", "nccl", "--max-time", "0.05", "-n", "3", "-w", "1")
-
-
-def collbench(folder, *words, gpus=4, **told):
-    """Runs a command where the doubles are found; (exit code, rows, stderr)."""
-    line = ["timeout", "-k", "5", "60", sys.executable, "-m", "collbench", *words, "--format", "json"]
-    done = subprocess.run(line, env=environment(gpus, **told), capture_output=True, text=True, check=False, cwd=folder)
-    return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
+QUICK = ("--backend", "nccl", "--max-time", "0.05", "-n", "3", "-w", "1", "--format", "json")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("each", [1, 2])
 def test_groups_are_made_and_freed_by_processes_with_one_and_with_two_gpus(tmp_path, each):
-    code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", "-g", str(each))
+    code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", "-g", str(each), gpus=4)
     rows = [row for row in rows if row["operation"] != "init_session"]  # NCCL has no sessions
     assert (code, {row["operation"] for row in rows if row["na"] is None}) == (0, OF_INIT), stderr
     assert {(row["ranks"], row["wrong"]) for row in rows} == {(2 * each, None)}
