@@ -54,6 +54,7 @@ OUTER_PMI = {**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID"
     ({**captured.PRTE, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
     (captured.KUBERNETES, "torchrun", (3, 4, 0, 1), ("tcp://job-0.svc", 23456), None),  # without torchrun the port is free
     ({**captured.SBATCH, **LOCAL, "COLLBENCH_RANK": "1"}, "local", (1, 3, 1, 3), ("ipc:///tmp/c/control", None), None),
+    (captured.HYDRA_IN_SLURM, "mpirun", (1, 2, 0, 1), ("mpi", None), "pmi"),  # variables of Slurm's step are those of its daemons
     ({**captured.HYDRA, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmi"),
     ({**captured.PRTE, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmix"),
 ])  # fmt: skip
@@ -61,11 +62,6 @@ def test_the_launch_of_each_launcher(env, launcher, ranks, place, mpi):
     info = detect(env)
     assert (info.launcher, (info.rank, info.ranks, info.local_rank, info.local_ranks)) == (launcher, ranks)
     assert ((info.meeting, info.port), info.mpi) == (place, mpi)
-
-
-def test_inside_slurm_the_step_of_mpirun_is_that_of_its_daemons():
-    info = detect(captured.HYDRA_IN_SLURM)
-    assert (info.launcher, info.rank, info.ranks, info.mpi) == ("mpirun", 1, 2, "pmi")
 
 
 class TestSrun:
@@ -103,13 +99,10 @@ class TestSrun:
             detect(env)
         assert detect({**env, "MASTER_ADDR": "h"}).meeting == "tcp://h"
 
-    def test_kill_on_bad_exit_is_advised_unless_set(self):
+    def test_the_advice_of_a_step_and_a_shell_in_one_of_one_task_may_start_ranks_itself(self):
         assert detect(captured.SRUN_NONE).advice == (slurm.RANKS_NOT_ENDED,)
         assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ()
-
-    def test_a_shell_in_a_step_of_one_task_may_start_ranks_itself(self):
-        assert detect(captured.SRUN_ONE).ranks == 1
-        assert detect(captured.SRUN_ONE).advice == (slurm.SINGLE_TASK,)
+        assert (detect(captured.SRUN_ONE).ranks, detect(captured.SRUN_ONE).advice) == (1, (slurm.SINGLE_TASK,))
         assert detect(captured.SRUN_ONE, LocalRequest(ranks=4)) is None
 
 
@@ -185,13 +178,9 @@ class TestEndOfStep:
         assert slurm.end_of_step(detect(captured.HYDRA_IN_SLURM), captured.HYDRA_IN_SLURM) is None
 
 
-def test_a_worker_of_a_node_reads_the_launch_of_its_task():
-    info = detect(captured.SRUN_NONE)
-    assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
-
-
 WORKER = to_variable(LaunchInfo("srun", 0, 1, 0, 1, "tcp://n1", "t", advice=(slurm.RANKS_NOT_ENDED,)))
 WRONG_ADVICE = [WORKER.replace(json.dumps([slurm.RANKS_NOT_ENDED]), each) for each in ('"x"', "[1]", '[{"kind": "of_a_later_version"}]')]
+assert WORKER not in WRONG_ADVICE
 WRONG_WORKERS = ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000, *WRONG_ADVICE]
 # What is wrong in an environment: its error has the name and the value.
 INVALID = [
@@ -201,10 +190,6 @@ INVALID = [
     (captured.SRUN_NONE, "SLURM_STEP_NODELIST", "n[1-"), (captured.SRUN_NONE, "SLURM_STEP_TASKS_PER_NODE", "2"),
     (captured.SRUN_NONE, "SLURM_LOCALID", "7"),
 ]  # fmt: skip
-
-
-def test_what_replaces_the_advice_is_wrong():
-    assert WORKER not in WRONG_ADVICE
 
 
 @pytest.mark.parametrize(("env", "match"), [
@@ -223,9 +208,6 @@ def test_ranks_under_a_launcher_must_be_its_number():
     with pytest.raises(UsageError, match=r"--ranks 2 .*mpirun started 3"):
         detect(captured.HYDRA, LocalRequest(ranks=2))
     assert detect(captured.HYDRA, LocalRequest(ranks=3)).ranks == 3
-
-
-assert WORKER not in WRONG_ADVICE
 
 
 NAMES = sorted({name for env in captured.ALL.values() for name in env} | {"COLLBENCH_WORKER", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"})

@@ -12,7 +12,6 @@ import pytest
 from collbench import addresses
 from collbench.cli import main
 from collbench.launch import explain, slurm
-from collbench.launch import explain as explain_names
 from collbench.launch.explain import MpiLibrary, explained, family_of, launchers, library, plugins_of, rank_of
 from collbench.plugin import plugins
 from tests.launch import captured
@@ -29,9 +28,9 @@ def nothing_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
     monkeypatch.setattr(slurm, "resolve", lambda host: ("10.0.0.1",))
     monkeypatch.setattr(slurm, "_node_address", lambda node: "")
-    monkeypatch.setattr(explain_names, "resolve", lambda host: ("10.0.0.1",))
-    monkeypatch.setattr(explain_names, "own_addresses", lambda: ("10.0.0.1",))
-    monkeypatch.setattr(explain_names, "route_to", lambda address: "10.0.0.1")
+    monkeypatch.setattr(explain, "resolve", lambda host: ("10.0.0.1",))
+    monkeypatch.setattr(explain, "own_addresses", lambda: ("10.0.0.1",))
+    monkeypatch.setattr(explain, "route_to", lambda address: "10.0.0.1")
     monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
 
 
@@ -106,11 +105,13 @@ class TestPrograms:
 
 
 class TestMismatches:
-    def test_a_shell_without_launchers(self, mpich):
+    @pytest.mark.contract
+    def test_a_shell_without_launchers_or_with_one_of_the_same_process_manager(self, mpich):
         actual = mpich.explained()
         assert len(actual.places) == 1
         assert (actual.launchers, actual.problems, actual.severe) == ((), (), False)
         assert [words[1:] for words in commands(actual)] == [["-P", "-m", "collbench", "allreduce", "--ranks", "2"]]
+        assert not mpich.has("a", "mpirun", version=INTEL).explained().problems
 
     @pytest.mark.contract
     def test_the_launcher_of_another_mpi_first_in_path(self, mpich, tmp_path):
@@ -119,10 +120,6 @@ class TestMismatches:
         assert problem.severity == "severe" and actual.severe
         assert all(value in problem.what for value in (f"{tmp_path}/wrong", "Open MPI", "MPICH 5.0.2", f"{tmp_path}/right/mpiexec"))
         assert [words[:3] for words in commands(actual, "-n")] == [[f"{tmp_path}/right/mpiexec", "-n", "2"]]
-
-    @pytest.mark.contract
-    def test_launchers_of_another_mpi_or_slurm_may_fit_by_their_process_manager(self, mpich):
-        assert not mpich.has("a", "mpirun", version=INTEL).explained().problems
 
     @pytest.mark.contract
     def test_no_launcher_of_this_mpi_or_none_that_has_its_process_manager(self, open_mpi):
@@ -153,19 +150,16 @@ class TestHostNames:
             known = {**self.NETWORK, **names}
             routed = {addresses.family_of(address) for address in own}
             monkeypatch.setattr(socket, "gethostname", lambda: "n1")
-            for module in (slurm, explain_names):
+            for module in (slurm, explain):
                 monkeypatch.setattr(module, "resolve", lambda host: known.get(host, (host,) if addresses.is_numeric(host) else ()))
-            monkeypatch.setattr(explain_names, "own_addresses", lambda: own)
-            monkeypatch.setattr(explain_names, "route_to", lambda address: own[0] if addresses.family_of(address) in routed else None)
+            monkeypatch.setattr(explain, "own_addresses", lambda: own)
+            monkeypatch.setattr(explain, "route_to", lambda address: own[0] if addresses.family_of(address) in routed else None)
             return [(problem.severity, problem.what) for problem in mpich.explained(**env).problems]
 
         return reported
 
     ALLOCATION: ClassVar = {**captured.SBATCH, "SLURM_JOB_NODELIST": "n[1-2]"}
     TORCHRUN: ClassVar = {**captured.TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
-
-    def test_valid_names_are_not_reported(self, problems):
-        assert problems({}, **self.ALLOCATION) == []
 
     @pytest.mark.parametrize(("names", "own", "severity", "words"), [
         ({"n1": ("127.0.1.1",)}, ("10.0.0.1",), "note", ("'n1'", "127.0.1.1", "10.0.0.1", "MASTER_ADDR")),
@@ -174,6 +168,7 @@ class TestHostNames:
         ({"n1": ("fd00::1",)}, ("fd00::1",), "severe", ("n2 has only IPv4",)),
     ], ids=["the name of this host at loopback", "no address of the network", "IPv6 only", "no common family"])  # fmt: skip
     def test_names_of_hosts(self, names, own, severity, words, problems):
+        assert problems({}, **self.ALLOCATION) == []
         ((reported, what),) = problems(names, own=own, **self.ALLOCATION)
         assert reported == severity and all(word in what for word in words)
 

@@ -123,8 +123,9 @@ class TestName:
             return ask(host, *rest, **more)
 
         monkeypatch.setattr(socket, "getaddrinfo", late)
+        pods = [found({**POD, "COLLBENCH_PODS": "2", "JOB_COMPLETION_INDEX": str(i)}) for i in range(2)]
         worlds = []
-        ranks = [threading.Thread(target=lambda i=i: worlds.append(World(self.pod(i, port), 20.0))) for i in range(2)]
+        ranks = [threading.Thread(target=lambda i=i: worlds.append(World(replace(pods[i], port=port), 20.0))) for i in range(2)]
         for rank in ranks:
             rank.start()
         ranks[1].join(0.5)
@@ -138,6 +139,3 @@ class TestName:
         finally:
             for world in sorted(worlds, key=lambda world: -world.rank):
                 world.close()
-
-    def pod(self, index, port):
-        return replace(found({**POD, "COLLBENCH_PODS": "2", "JOB_COMPLETION_INDEX": str(index)}), port=port)

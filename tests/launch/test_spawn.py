@@ -14,7 +14,6 @@ from msgspec.structs import asdict, replace
 
 from collbench.errors import UsageError
 from collbench.launch import detect, slurm
-from collbench.launch import detect as mpi
 from collbench.launch import spawn as mpi_start
 from collbench.launch.detect import detect_local, is_follower, to_variable
 from collbench.launch.info import LaunchInfo
@@ -196,7 +195,6 @@ def launched(folder, code="none"):
     return process, b"COLLBENCH_TEST_MANY=" + os.fsencode(folder)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
     process, mark = launched(tmp_path)
@@ -205,7 +203,6 @@ def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
     assert process.wait(5) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("code", "ours"), [("0", 0), ("3", 3)])
 def test_a_proxy_that_outlives_its_launcher_is_ended_and_the_code_kept(code, ours, tmp_path):
     process, mark = launched(tmp_path, code)
@@ -296,17 +293,13 @@ def test_mpiexecs_flags(tmp_path, version, ranks, flags):
     assert mpi_start.command(mpiexec, ranks, ["x"], cores=4) == [str(mpiexec), *flags, "-n", str(ranks), "x"]
 
 
-class TestNodeWorkers:
-    INFO = LaunchInfo("srun", 1, 3, 0, 1, "tcp://10.0.0.1", "slurm:c:8.0", port=29500, mpi="pmi", hosts=("n1", "n2", "n3"))
-
-    def run(self, folder, info, k, todo="0,0,0,0,0,0"):
-        return node_workers(info, k, [str(folder), todo], os.environ, program=[sys.executable, "-c", RANK], grace_s=0.3)
-
-    def test_ranks_follow_the_tasks_and_a_failing_worker_gives_its_code(self, tmp_path):
-        assert self.run(tmp_path, self.INFO, 2, "0,0,0,4") == 4
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["rank-2", "rank-3"]
-        launch = launch_of(tmp_path, 3)
-        assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in launch
+def test_ranks_of_a_node_follow_the_tasks_and_a_failing_worker_gives_its_code(tmp_path):
+    info = LaunchInfo("srun", 1, 3, 0, 1, "tcp://10.0.0.1", "slurm:c:8.0", port=29500, mpi="pmi", hosts=("n1", "n2", "n3"))
+    program = [sys.executable, "-c", RANK]
+    assert node_workers(info, 2, [str(tmp_path), "0,0,0,4"], os.environ, program=program, grace_s=0.3) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-2", "rank-3"]
+    launch = launch_of(tmp_path, 3)
+    assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in launch
 
 
 @pytest.mark.parametrize(
@@ -403,6 +396,6 @@ def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more, manag
     ([], ""),
 ])  # fmt: skip
 def test_mpiexec_has_one_daemon_on_each_node(family, node, monkeypatch):
-    monkeypatch.setattr(mpi, "ancestors", lambda: family)
-    info = mpi.detect_mpirun(HYDRA)
+    monkeypatch.setattr(detect, "ancestors", lambda: family)
+    info = detect.detect_mpirun(HYDRA)
     assert info and info.node == node
