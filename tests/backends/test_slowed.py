@@ -1,11 +1,6 @@
 """A backend made slower on purpose: by how much, which cases and ranks; its iterations take so many percent longer, all else stays."""
 
 import ctypes
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,9 +122,6 @@ def test_a_spec_that_means_nothing_here_is_refused():
         parse_slowing(["by=5%; by=10%"]).check(cases, 4)
     with pytest.raises(UsageError, match="rank 4"):
         parse_slowing(["by=10% ranks=2-9"]).check(cases, 4)
-
-
-ROOT = Path(__file__).parents[2]
 
 
 def samples(world, kind, case, n=60, synchronized=True):
@@ -334,38 +326,3 @@ def test_it_is_listed_but_carries_nothing_itself(world):
     assert SlowedBackend.probe().about == "makes other backends slower on purpose, to test the gate (see --slowed)"
     with pytest.raises(UsageError, match="--backend mpi --slowed by=10%"):
         SlowedBackend().open(world, Settings())
-
-
-def measured(**asked):
-    """By size how many times as long real ranks took."""
-    asked = {"spec": "by=10%", "looks": 31, "samples": 20, **asked}
-    line = [sys.executable, str(ROOT / "tests/backends/slowed_pairs.py"), json.dumps(asked)]
-    done = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    return {int(size): ratio for size, ratio in json.loads(done.stdout.splitlines()[-1]).items()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("backend", "operation", "sizes", "mode"), [
-    ("mpi", "allreduce", [8, 1024, 16384, MIB], "isolated"), ("mpi", "allreduce", [16384, 262144], "pipelined"),
-    ("mpi", "allreduce", [16384, 262144], "batched"), ("socket", "p2p_latency", [8, 1024, 65536, MIB], "isolated"),
-])  # fmt: skip
-def test_native_iterations_take_ten_percent_longer_than_those_beside_them(backend, operation, sizes, mode):
-    """The quicker ones of many in turns, and wide bounds: where cores are shared, a rank waits for another one's hold, too.
-
-    Below a microsecond the two calls take more than 10 % by themselves.
-    """
-    for size, ratio in measured(backend=backend, operation=operation, sizes=sizes, mode=mode).items():
-        short = backend == "mpi" and size < 4096
-        assert 1.04 < ratio < (1.5 if short else 1.3), (size, ratio)
-
-
-@pytest.mark.long
-def test_gloos_iterations_take_ten_percent_longer_than_they_took():
-    """Each against its own time: beside others, on cores that ranks and Gloo's threads share, it may be up to a quarter."""
-    asked = {"backend": "gloo", "operation": "allreduce", "mode": "isolated", "within": True}
-    found = measured(sizes=[8, 1024, 65536, MIB], **asked)
-    again = [size for size, ratio in found.items() if round(ratio, 2) != pytest.approx(1.10, abs=0.02)]
-    if again:  # the machine changed its pace meanwhile
-        found |= measured(sizes=again, **asked)
-    assert {size: round(ratio, 2) for size, ratio in found.items()} == pytest.approx(dict.fromkeys(found, 1.10), abs=0.02)

@@ -4,7 +4,9 @@ import os
 import re
 import socket
 import time
+from contextlib import closing
 
+import numpy as np
 import pytest
 import zmq
 
@@ -283,17 +285,9 @@ def test_ranks_meet_over_ipv6():
         assert here.join(here.hub(), here.spoke(1)) == {1: about(1)}
 
 
-@pytest.fixture
-def alone():
-    world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://nowhere", "alone"), 5.0)
-    yield world
-    world.close()
-
-
-def test_one_rank_alone_needs_no_meeting(alone):
-    import numpy as np
-
-    assert (alone.rank, alone.size, alone.hosts) == (0, 1, (socket.gethostname(),))
-    assert alone.me.pid == os.getpid()
-    assert (alone.gather(1, ""), alone.broadcast(2, ""), alone.allgather(3, ""), alone.first_error(None, "")) == ([1], 2, [3], None)
-    assert alone.gather_array(np.ones((1, 2)), "")[0].tolist() == [[1.0, 1.0]]
+def test_one_rank_alone_needs_no_meeting():
+    with closing(World(LaunchInfo("local", 0, 1, 0, 1, "ipc://nowhere", "alone"), 5.0)) as alone:
+        assert (alone.rank, alone.size, alone.hosts) == (0, 1, (socket.gethostname(),))
+        assert alone.me.pid == os.getpid()
+        assert (alone.gather(1, ""), alone.broadcast(2, ""), alone.allgather(3, ""), alone.first_error(None, "")) == ([1], 2, [3], None)
+        assert alone.gather_array(np.ones((1, 2)), "")[0].tolist() == [[1.0, 1.0]]

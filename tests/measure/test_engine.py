@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from collbench.backends.backend import Group
 from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
-from collbench.launch.info import LaunchInfo
 from collbench.measuring.engine import Engine, Measured, Work
 from collbench.measuring.listeners import Listener
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
@@ -115,13 +114,6 @@ class Unmonitored(MadeUp):
     """One that nothing observes but its own listeners."""
 
     monitored = False
-
-
-@pytest.fixture
-def world():
-    opened = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield opened
-    opened.close()
 
 
 def backend(**values):

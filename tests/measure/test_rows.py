@@ -25,19 +25,9 @@ BACKEND = SimpleNamespace(name="mpi", api="mpi", ranks=2)
 
 
 def row_of(
-    samples,
-    starts=None,
-    flags=(),
-    mode="isolated",
-    *,
-    operation=ALLREDUCE,
-    groups=((0, 1),),
-    timed=(0, 1),
-    case=None,
-    ceiling=None,
-    hard_bound=None,
-    **seen,
-):
+    samples, starts=None, flags=(), mode="isolated", *, operation=ALLREDUCE, groups=((0, 1),), timed=(0, 1), case=None, ceiling=None,
+    hard_bound=None, **seen,
+):  # fmt: skip
     """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
     measured = Measurement(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
