@@ -11,20 +11,14 @@ def place(driven, visible=(A, B), host="node1", **more):
     return ProcessPlace(host, tuple(visible), tuple(driven), **more)
 
 
-@pytest.mark.parametrize(("local_rank", "local_ranks", "k", "visible", "chosen"), [
-    (0, 2, 1, 2, [0]), (1, 2, 1, 2, [1]), (3, 4, 1, 8, [3]), (1, 2, 4, 8, [4, 5, 6, 7]), (0, 1, 4, 8, [0, 1, 2, 3]),
-    (5, 8, 1, 1, [0]),  # bound: each process sees its own
-    (1, 2, 2, 2, [0, 1]), (1, 2, 2, 3, [0, 1]),
-    (0, 1, 2, 1, [0]),  # too few: `trouble` reports it
-    (0, 1, 1, 0, []),
+@pytest.mark.parametrize(("sharing", "local_rank", "local_ranks", "k", "visible", "chosen"), [
+    (False, 0, 2, 1, 2, [0]), (False, 1, 2, 1, 2, [1]), (False, 3, 4, 1, 8, [3]), (False, 1, 2, 4, 8, [4, 5, 6, 7]),
+    (False, 0, 1, 4, 8, [0, 1, 2, 3]), (False, 5, 8, 1, 1, [0]),  # bound: each process sees its own
+    (False, 1, 2, 2, 2, [0, 1]), (False, 1, 2, 2, 3, [0, 1]), (False, 0, 1, 2, 1, [0]),  # too few: `trouble` reports it
+    (False, 0, 1, 1, 0, []), (True, 3, 4, 1, 2, [1]), (True, 1, 4, 1, 1, [0]), (True, 0, 4, 2, 1, [0, 0]), (True, 0, 4, 1, 0, []),
 ])  # fmt: skip
-def test_a_process_takes_its_part_of_what_all_see_or_all_of_its_own(local_rank, local_ranks, k, visible, chosen):
-    assert chosen_gpus(local_rank, local_ranks, k, visible, sharing=False) == chosen
-
-
-@pytest.mark.parametrize(("local_rank", "k", "visible", "chosen"), [(3, 1, 2, [1]), (1, 1, 1, [0]), (0, 2, 1, [0, 0]), (0, 1, 0, [])])
-def test_ranks_that_may_share_go_round(local_rank, k, visible, chosen):
-    assert chosen_gpus(local_rank, 4, k, visible, sharing=True) == chosen
+def test_a_process_takes_its_part_or_all_and_ranks_that_may_share_go_round(*, sharing, local_rank, local_ranks, k, visible, chosen):
+    assert chosen_gpus(local_rank, local_ranks, k, visible, sharing=sharing) == chosen
 
 
 @pytest.mark.parametrize(("env", "answer"), [

@@ -56,12 +56,11 @@ def plugins(monkeypatch):
     points = [SimpleNamespace(name="fast", load=load, **own), SimpleNamespace(name="good", load=lambda: SimulatedBackend, **own)]
     monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.backends" else [])
-    caches = (registry._entries, registry._of_entry)
-    for cache in caches:
-        cache.cache_clear()
+    registry._entries.cache_clear()
+    registry._of_entry.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    registry._entries.cache_clear()
+    registry._of_entry.cache_clear()
 
 
 def test_plug_ins_are_found_and_a_broken_one_is_not_there(plugins):
@@ -114,13 +113,6 @@ class FakeMpi:
         return "MPICH", (5, 0, 2)
 
 
-def fake_mpi(large_count=False):
-    backend = MpiBackend()
-    backend._mpi, backend.ranks = FakeMpi(), 2
-    backend._library = SimpleNamespace(MPI_Allreduce_c=1) if large_count else SimpleNamespace()
-    return backend
-
-
 @pytest.mark.parametrize(("large_count", "operation", "case", "reason"), [
     (False, ALLREDUCE, make_case(), None), (False, ALLREDUCE, make_case("float16"), None),
     (False, ALLREDUCE, make_case(redop="avg"), RedopUnsupported("MPI", "avg")),
@@ -132,7 +124,10 @@ def fake_mpi(large_count=False):
 ])  # fmt: skip
 def test_what_mpi_cannot_do(large_count, operation, case, reason):
     assert library_name(FakeMpi()) == "MPICH 5.0.2"
-    assert fake_mpi(large_count).supports(operation, case) == reason
+    backend = MpiBackend()
+    backend._mpi, backend.ranks = FakeMpi(), 2
+    backend._library = SimpleNamespace(MPI_Allreduce_c=1) if large_count else SimpleNamespace()
+    assert backend.supports(operation, case) == reason
 
 
 @pytest.mark.parametrize(("operation", "changes", "reason"), [

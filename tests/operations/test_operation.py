@@ -39,13 +39,9 @@ def test_parts_and_bus_factors_are_those_of_nccl_tests(name, n):
     assert (ALL[name].parts(n), ALL[name].bus_factor(n)) == (parts(n), factor(n))
 
 
-@pytest.mark.parametrize("name", [*FACTS, "alltoallv", "barrier"])
-def test_one_rank_has_no_bus_and_a_size_all_the_same(name):
-    assert ALL[name].bus_factor(1) == 0
-    assert ALL[name].count(make_case("float64", 100), 1) == 100
-
-
-def test_size_is_parts_times_width_and_types_hold_what_they_promise():
+def test_size_is_parts_times_width_one_rank_has_no_bus_and_types_hold_what_they_promise():
+    for name in (*FACTS, "alltoallv", "barrier"):
+        assert (ALL[name].bus_factor(1), ALL[name].count(make_case("float64", 100), 1)) == (0, 100), name
     counts = {name: ALL[name].count(make_case("float64", 100), 4) for name in ("allreduce", "allgather", "hypercube")}
     assert counts == {"allreduce": 100, "allgather": 25, "hypercube": 33}
     assert ALL["allgather"].count(make_case("float64", 3), 4) == 0
@@ -191,13 +187,10 @@ def test_a_program_is_native_when_every_call_is_and_a_native_call_has_at_most_tw
     assert Program(((),)).native
 
 
-def test_the_names_of_one_iteration_and_an_error_code_without_a_librarys_words():
+def test_the_names_of_one_iteration_and_joined_programs_run_one_after_another_in_each_iteration():
     assert list(Program((calls("a", "b"), calls("a", "b"))).calls()) == ["a", "b"]
     assert list(Program(()).calls()) == []
     assert Program(((),)).explain(15) == "error code 15"
-
-
-def test_joined_programs_run_one_after_another_in_each_iteration_and_one_is_itself():
     one, two = Program((calls("a"), calls("b")), explain=lambda code: "first"), Program((calls("c"), calls("d", "e")), explain=str)
     both = joined([one, two])
     assert [[call.name for call in slot] for slot in both.slots] == [["a", "c"], ["b", "d", "e"]]
@@ -233,14 +226,11 @@ def install(monkeypatch):
     _registered.cache_clear()
 
 
-def test_each_operation_is_registered_under_its_name_and_a_command_may_have_several():
+def test_a_command_may_have_several_operations_and_a_plug_in_is_one_or_a_module_of_several_and_replaces_none_of_ours(install):
     assert operations() and all(name == operation.name for name, operation in operations().items())
     assert [operation.name for operation in commands()["p2p"]] == ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
     assert [operation.name for operation in commands()["allreduce"]] == ["allreduce"]
     assert [operation.name for operation in commands()["put"]] == ["put_latency", "put_bandwidth"]
-
-
-def test_a_plug_in_is_an_operation_or_a_module_of_several_and_replaces_none_of_ours(install):
     mine = replace(ALLGATHER, name="mine")
     install(gathers=mine)
     assert operations()["mine"] is mine
@@ -258,13 +248,13 @@ def test_a_plug_in_is_found_in_every_form_of_install(about, tmp_path, monkeypatc
     files = {"METADATA": "Metadata-Version: 2.1\nName: pack\nVersion: 1.0\n", "entry_points.txt": "[collbench.operations]\nmine = pack\n"}
     files["PKG-INFO"] = files["METADATA"]
     place = tmp_path / about
-    if place.suffix == ".zip":
-        with ZipFile(place, "w") as archive:
-            for name, text in files.items():
-                archive.writestr(f"pack-1.0.dist-info/{name}", text)
-    else:
+    if place.suffix != ".zip":
         place.mkdir(parents=True)
-        for name, text in files.items():
+    for name, text in files.items():
+        if place.suffix == ".zip":
+            with ZipFile(place, "a") as archive:
+                archive.writestr(f"pack-1.0.dist-info/{name}", text)
+        else:
             (place / name).write_text(text)
     monkeypatch.syspath_prepend(place if place.suffix == ".zip" else place.parent)
     assert entries("collbench.operations", ())["mine"].package == "pack"

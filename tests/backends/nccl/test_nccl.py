@@ -147,9 +147,7 @@ def test_operations_made_of_messages_take_no_algorithm(run):
 def test_an_unsupported_choice_is_a_row_with_the_reason(run):
     rows = measured(run, "tunings")
     reasons = {(row.algorithm, row.protocol): row.na for row in rows if row.operation == "allreduce"}
-    assert [choice for choice, na in reasons.items() if na is None and choice[0] != "nvls"] == [
-        choice for choice in reasons if choice[0] != "nvls"
-    ]
+    assert {na for (algorithm, _), na in reasons.items() if algorithm != "nvls"} == {None}
     assert "No algorithm/protocol available for function AllReduce" in reasons["nvls", "ll"]
     others = [decode_reason(row.na_fact) for row in rows if row.operation != "allreduce" and row.algorithm]
     assert others and all(isinstance(reason, OptionUnsupported) for reason in others)
@@ -233,9 +231,9 @@ def test_an_unusable_library_is_one_sentence(run):
 QUICK = ("--backend", "nccl", "--sizes", "1000", "--max-time", "0.02", "-n", "1", "-w", "1", "--format", "json", "--buffers", "fixed")
 
 
-def collbench(folder, *words, gpus=2, more=None, **variables):
+def collbench(folder, *words, gpus=2, more=None, **told):
     """Runs a command where the doubles are found; (exit code, rows, stderr)."""
-    env = {**environment(gpus, **variables), **(more or {})}
+    env = {**environment(gpus, **told), **(more or {})}
     line = ["timeout", "-k", "5", "60", sys.executable, "-m", "collbench", *words]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
     return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
@@ -259,25 +257,12 @@ def test_pairs_across_processes_with_an_idle_one(tmp_path, mode):
 
 
 @pytest.mark.long
-def test_endless_work_ends_at_the_deadline(tmp_path):
-    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", "--timeout", "6", hang="1:3")
-    assert (code, rows) == (4, [])
-    assert re.search(r"ncclAllReduce .* 4\.5 s \(iteration 0\), .*rank [01] on GPU 0000:[0-9a-f]+:00\.0 of ", stderr), stderr
-
-
-@pytest.mark.long
 def test_a_rank_that_cannot_join_is_named_with_the_cause(tmp_path):
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", init_error="1:2")
     assert (code, rows) == (4, [])
     assert "collbench: rank 1 (" in stderr
     assert "ncclSystemError (2): " in stderr
     assert "ncclRemoteError" not in stderr
-
-
-@pytest.mark.long
-def test_two_processes_share_a_gpu_if_allowed(tmp_path):
-    code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, "--ranks", "2", gpus=1, more={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
-    assert (code, [(row["wrong"], "shared_gpu" in row["flags"]) for row in rows]) == (0, [(0, True)]), stderr
 
 
 BAD = {
