@@ -71,10 +71,6 @@ def test_how_a_process_ended(monkeypatch, state, status, how):
     assert how_ended(77) == how
 
 
-def test_a_process_that_is_not_there_has_no_end():
-    assert not how_ended(1 << 30).is_known and began_of(1 << 30) == -1
-
-
 @pytest.fixture
 def child():
     with subprocess.Popen(["sleep", "60"]) as process:
@@ -156,7 +152,7 @@ def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_an_early_exit_is_none_of_a_signal():
+def test_an_early_exit_is_none_of_a_signal_and_a_process_that_is_not_there_has_no_end():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     try:
         until(lambda: how_ended(process.pid).is_known, "the end")
@@ -164,6 +160,7 @@ def test_an_early_exit_is_none_of_a_signal():
     finally:
         process.wait()
     assert not how_ended(process.pid).is_known
+    assert not how_ended(1 << 30).is_known and began_of(1 << 30) == -1
 
 
 DOG = "import os, time; from collbench.control.watchdog import StartupWatchdog as Dog; dog = Dog(); "

@@ -23,7 +23,7 @@ def info(token="job 1", ranks=2, secret="", local_ranks=1):
 GIVEN = {"COLLBENCH_SECRET": "sixteen or more letters"}
 
 
-def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other():
+def test_it_and_its_two_pairs_of_keys_are_the_same_for_all_ranks_of_a_launch_and_no_other():
     first = secret_of(info(), GIVEN)
     assert first.source == "COLLBENCH_SECRET"
     assert first.key == secret_of(info(), {**GIVEN, "HOME": "/nowhere"}).key
@@ -31,16 +31,12 @@ def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other():
     others = [secret_of(info("job 2"), GIVEN), secret_of(info(ranks=3), GIVEN), secret_of(info(), another)]
     assert len({first.key, *(other.key for other in others)}) == 4
     assert len({first.key, first.derived("listener"), first.derived("caller"), first.derived("ports")}) == 4
-    keys = Keys.of(first)
+    keys, again = Keys.of(first), Keys.of(secret_of(info(), GIVEN))
+    assert (keys.listener, keys.caller) == (again.listener, again.caller)
+    assert len({*keys.listener, *keys.caller}) == 4
+    assert all(len(key) == 40 for key in (*keys.listener, *keys.caller))
     shown = f"{first!r} {first} {keys!r} {keys}"
     assert repr(first.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
-
-
-def test_both_ends_have_the_same_two_pairs_of_keys():
-    one, other = Keys.of(secret_of(info(), GIVEN)), Keys.of(secret_of(info(), GIVEN))
-    assert (one.listener, one.caller) == (other.listener, other.caller)
-    assert len({*one.listener, *one.caller}) == 4
-    assert all(len(key) == 40 for key in (*one.listener, *one.caller))
 
 
 def test_other_sources_are_a_token_a_file_of_the_local_start_one_that_the_user_names_and_settings(tmp_path):

@@ -195,22 +195,6 @@ def test_two_processes_that_claim_one_rank(meeting):
     assert all("started rank 1 twice" in one.said[1] for one in found)
 
 
-def test_a_rank_of_another_launch_is_not_heard(meeting):
-    stranger = start(TALK, 1, 2, meeting, timeout_s=1.0, token="another")
-    found = [*ends([start(TALK, rank, 2, meeting) for rank in (0, 1)]), *ends([stranger])]
-    assert [one.code for one in found] == [0, 0, 4]
-    assert found[2].said[0] == "WaitExpired"
-
-
-def test_a_rank_of_a_launch_of_another_size_has_other_keys(tmp_path):
-    meeting = Meeting("tcp", tmp_path, free_port())
-    stranger = start(TALK, 5, 6, meeting, timeout_s=1.5)
-    found = [*ends([start(TALK, rank, 2, meeting) for rank in (0, 1)]), *ends([stranger])]
-    assert [one.code for one in found] == [0, 0, 4]
-    assert found[2].said[0] == "WaitExpired"
-    assert "rank 5 was refused" in found[2].said[1] or "cannot connect to rank 0" in found[2].said[1]  # which may have left already
-
-
 def taken_port(at=0):
     """A socket that listens where others want to."""
     taken = socket.socket()
@@ -225,15 +209,6 @@ def test_where_a_candidate_port_is_taken_the_next_one_is_used(tmp_path):
     with taken_port(candidate_ports(secret_of(LaunchInfo("local", 0, 2, 0, 1, "", meeting.token, secret="token"), {}))[0]):
         found = together(TALK, 2, meeting)
     assert [one.code for one in found] == [0, 0], found
-
-
-def test_a_master_port_that_is_taken(tmp_path):
-    with taken_port() as taken:
-        port = taken.getsockname()[1]
-        (found,) = ends([start(TALK, 0, 2, Meeting("tcp", tmp_path, port))])
-    assert found.code == 2
-    assert found.said[0] == "UsageError"
-    assert f"port {port} " in found.said[1] and "MASTER_PORT" in found.said[1]
 
 
 def test_when_all_candidates_are_taken(monkeypatch):

@@ -131,10 +131,6 @@ def test_ranks_that_share_a_gpu_have_no_link_between_them():
     assert (shared.bytes_per_s, bound) == (None, None) and "share a GPU" in shared.limited_by
 
 
-def exact(value):
-    return Rate(value, value, value)
-
-
 PART_RATES = {
     HostPart.COPY: 8e9, HostPart.SUM: 6e9, HostPart.SHARED_ONE_WAY: 5e9, HostPart.SHARED: 4e9, HostPart.SHARED_SUM: 3e9,
     HostPart.DIRECT_ONE_WAY: 12e9, HostPart.DIRECT: 10e9, HostPart.LOOPBACK_ONE_WAY: 2e9, HostPart.LOOPBACK: 1e9,
@@ -148,7 +144,7 @@ def inside(operation, path, directly=True, lacking=(), **changes):
     known = Ceilings(SimpleNamespace(ceiling=None), world)
     case = make_case(operation=operation, **{"count": LEAST_BYTES // 4} | changes)
     known.rates["float32", case.buffers] = {
-        (part, case.size_bytes): exact(rate) for part, rate in PART_RATES.items() if part not in lacking
+        (part, case.size_bytes): Rate(rate, rate, rate) for part, rate in PART_RATES.items() if part not in lacking
     }
     backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
     return known.of(operations()[operation], case, backend, [[0, 1], [2, 3]], directly)[0]
@@ -221,12 +217,9 @@ MACHINE = wired(gpus(3, "sm_90"), {(0, 1): 6, (0, 2): 2, (1, 2): 2})
 A, B, C = (gpu.key for gpu in MACHINE.gpus)
 
 
-def test_each_pair_has_its_own_link():
+def test_each_pair_has_its_own_link_and_a_gpu_that_no_source_reports_an_unknown_one():
     assert [link_between(MACHINE, *pair).bytes_per_s for pair in ((A, B), (B, A), (B, C))] == [150e9, 150e9, 50e9]
     assert link_between(MACHINE, A, B) == node_of(MACHINE, [A, B]).pair
-
-
-def test_a_gpu_that_no_source_reports_has_an_unknown_link():
     found = link_between(MACHINE, A, "0000:ff:00.0")
     assert (found.bytes_per_s, found.name) == (None, f"no source has both GPUs, {A} and 0000:ff:00.0")
 

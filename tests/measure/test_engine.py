@@ -146,14 +146,11 @@ def test_the_events_of_a_measurement_come_in_their_order(world, kind, monitors):
     assert (result.checked, [error.wrong for error in result.wrong or ()]) == (2, [2, 2])
 
 
-def test_without_verification_nothing_is_wrong_and_nothing_is_checked(world):
+def test_without_verification_or_where_it_cannot_be_nothing_is_wrong_or_checked_and_there_is_no_phase_of_it(world, monkeypatch):
     made_up = work()
     result = done(Engine(world, check=0).measure(made_up, BUDGET))
     assert (result.checked, result.wrong, "verifying" in made_up.events) == (0, [], False)
     assert [phase.name for phase in result.phases] == ["set-up"]
-
-
-def test_what_cannot_be_verified_has_no_phase_of_verification(world, monkeypatch):
     monkeypatch.setattr(MadeUp, "verify", lambda *_: (0, []))
     result = done(Engine(world, check=1).measure(work(), BUDGET))
     assert (result.checked, result.wrong, [phase.name for phase in result.phases]) == (0, [], ["set-up"])

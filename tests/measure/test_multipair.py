@@ -21,19 +21,14 @@ from collbench.operations.sweep import Sweep
 from tests.measure.launches import RecordingListener, run_alone
 
 
-def rows_of(folder, *operations, pairs=(), ranks=4):
-    """Return the rows of a launch on virtual ranks, in the order of the plan."""
-    sweep = Sweep(operations, (1 << 20,), (dtype_named("float32"),), pairs=pairs, window=4)
-    budget = Budget(2, 20, 2)
-    request = Request("multipair", sweep, ("simulated",), frozenset(["simulated"]), budget=budget, ranks=ranks, out=folder / "run")
+def test_figures_are_of_all_pairs_together(tmp_path):
+    operations = (MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH)
+    sweep = Sweep(operations, (1 << 20,), (dtype_named("float32"),), pairs=(1, 0), window=4)
+    backends = ("simulated",)
+    request = Request("multipair", sweep, backends, frozenset(backends), budget=Budget(2, 20, 2), ranks=4, out=tmp_path / "run")
     listener = RecordingListener()
     assert run_alone(task_of, request, listener) == 0
-    return listener.in_order
-
-
-def test_figures_are_of_all_pairs_together(tmp_path):
-    rows = rows_of(tmp_path, MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH, pairs=(1, 0))
-    *multipair, other = rows
+    *multipair, other = listener.in_order
     assert [row.group for row in multipair] == ["1 pair", "2 pairs"] * 2
     for row, pairs, ways in zip(multipair, (1, 2, 1, 2), (1, 1, 2, 2), strict=True):
         assert row.message_rate == pytest.approx(ways * pairs / row.time_s.p50)

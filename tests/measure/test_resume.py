@@ -56,15 +56,15 @@ def start(sweep=PLAN, fails_at=None, **more):
         **{"ranks": 4, "budget": Budget(0.2, 6, 1), "timeout_s": 10.0, **more},
     )  # fmt: skip
     actual = RecordingListener()
+
+    def progress(title, done, total, eta_s):
+        if done == fails_at:
+            raise RunFailed("the disk burns")
+
     if fails_at is not None:
-        actual.progress = lambda title, done, total, eta_s: _fail(done == fails_at)
+        actual.progress = progress
     code = run_alone(task_of, request, actual)
     return SimpleNamespace(code=code, listener=actual, rows=actual.in_order)
-
-
-def _fail(now):
-    if now:
-        raise RunFailed("the disk burns")
 
 
 def broken_off(folder, after, **more):

@@ -231,14 +231,11 @@ def stored_with(starts_ago_s, *, hosts=((0, 1), (2,)), timed=(0, 1, 2), requeste
     return arrays.get("start_s"), row.evidence.get("sample_starts")
 
 
-def test_the_starts_are_since_the_run_began_and_only_of_one_clock():
+def test_the_starts_are_since_the_run_began_only_of_one_clock_and_of_a_pair_of_the_timed_rank_with_the_messages_of_an_iteration():
     starts, about = stored_with([[40.0, 30.0], [39.0, 29.0], [7.0, 7.0]])
     assert starts[:2] == pytest.approx(np.array([[60.0, 70.0], [61.0, 71.0]]), abs=0.01)
     assert np.isnan(starts[2]).all()
     assert about == {"ranks": [0, 1, 2], "messages": 1}
-
-
-def test_of_a_pair_the_timed_rank_has_its_starts_and_the_messages_of_an_iteration():
     starts, about = stored_with([[40.0], [40.0]], hosts=((0, 1),), timed=(0,))
     assert (starts.shape, about) == ((1, 1), {"ranks": [0], "messages": 64})
 
