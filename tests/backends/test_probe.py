@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from collbench.backends import mpi, registry, torch_distributed
+from collbench.backends import mpi, torch_distributed
 from collbench.backends.backend import Available, Backend, Unavailable, unsupported_reason
 from collbench.backends.mpi import MpiBackend, library_name
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.torch_distributed import GlooBackend, TorchNcclBackend
-from collbench.backends.unavailable import BrokenPlugin, LibraryNotFound, NotInstalled
+from collbench.backends.unavailable import LibraryNotFound, NotInstalled
 from collbench.errors import UsageError
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -45,29 +45,6 @@ def test_the_known_ones_and_an_unknown_one_lists_them():
         backend_class("ncll")
     with pytest.raises(UsageError, match=r"backend 'quux' .*mpi, gloo, nccl, torch-nccl, simulated, socket, "):
         backend_class("quux")
-
-
-@pytest.fixture
-def plugins(monkeypatch):
-    def load():
-        raise ImportError("libfast.so not found")
-
-    own = {"value": "pack:Kind", "dist": SimpleNamespace(name="pack")}
-    points = [SimpleNamespace(name="fast", load=load, **own), SimpleNamespace(name="good", load=lambda: SimulatedBackend, **own)]
-    monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.backends" else [])
-    registry._entries.cache_clear()
-    registry._of_entry.cache_clear()
-    yield
-    registry._entries.cache_clear()
-    registry._of_entry.cache_clear()
-
-
-def test_plug_ins_are_found_and_a_broken_one_is_not_there(plugins):
-    assert backend_names()[-2:] == ["fast", "good"]
-    assert backend_class("good") is SimulatedBackend
-    fact = BrokenPlugin("fast", "pack:Kind", "does not load (ImportError: libfast.so not found)", "fix or uninstall pack")
-    assert backend_class("fast").probe() == Unavailable.because(fact)
 
 
 @pytest.mark.parametrize(("module", "backend", "missing"), [(torch_distributed, GlooBackend, "torch"), (mpi, MpiBackend, "mpi4py")])

@@ -2,20 +2,16 @@
 
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 from zipfile import ZipFile
 
 import pytest
-from msgspec.structs import replace
 
 from collbench.errors import UsageError
-from collbench.operations.builtin.allgather import ALLGATHER
-from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.dtypes import DTYPES, dtype_named, redop_named, undefined_redop
 from collbench.operations.operation import has_mark, in_place_only, result_first
 from collbench.operations.program import NativeCall, Program, PythonCall, joined
-from collbench.operations.registry import _registered, broken, commands, operations
+from collbench.operations.registry import commands, operations
 from collbench.operations.unsupported import NotPowerOfTwo, RedopUndefined, TooFewRanks
 from collbench.plugin import entries
 from tests.helpers import make_case, make_place
@@ -200,47 +196,11 @@ def test_the_names_of_one_iteration_and_joined_programs_run_one_after_another_in
     assert joined([one]) is one
 
 
-class Point:
-    """An entry point of an installed package."""
-
-    def __init__(self, name, found):
-        self.name, self.value, self.dist, self._found = name, f"package:{name}", SimpleNamespace(name="maker"), found
-
-    def load(self):
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found
-
-
-@pytest.fixture
-def install(monkeypatch):
-    """Installs plug-ins for one test."""
-
-    def these(**found):
-        points = [Point(name, what) for name, what in found.items()]
-        monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
-        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.operations" else [])
-        _registered.cache_clear()
-
-    yield these
-    _registered.cache_clear()
-
-
-def test_a_command_may_have_several_operations_and_a_plug_in_is_one_or_a_module_of_several_and_replaces_none_of_ours(install):
+def test_each_operation_is_registered_under_its_name_and_a_command_may_have_several():
     assert operations() and all(name == operation.name for name, operation in operations().items())
     assert [operation.name for operation in commands()["p2p"]] == ["p2p_latency", "p2p_bandwidth", "p2p_bidirectional"]
     assert [operation.name for operation in commands()["allreduce"]] == ["allreduce"]
     assert [operation.name for operation in commands()["put"]] == ["put_latency", "put_bandwidth"]
-    mine = replace(ALLGATHER, name="mine")
-    install(gathers=mine)
-    assert operations()["mine"] is mine
-    assert commands()["mine"] == [mine]
-    module = ModuleType("several")
-    module.one, module.two, module.other = replace(ALLGATHER, name="one"), replace(REDUCESCATTER, name="two"), 3
-    install(several=module)
-    assert {"one", "two"} <= set(operations())
-    install(mine=replace(ALLGATHER, name="allreduce"))
-    assert operations()["allreduce"].reduces
 
 
 @pytest.mark.parametrize("about", ["pack-1.0.dist-info", "pack.egg-info", "pack.egg/EGG-INFO", "pack.zip"])
@@ -258,21 +218,6 @@ def test_a_plug_in_is_found_in_every_form_of_install(about, tmp_path, monkeypatc
             (place / name).write_text(text)
     monkeypatch.syspath_prepend(place if place.suffix == ".zip" else place.parent)
     assert entries("collbench.operations", ())["mine"].package == "pack"
-
-
-@pytest.mark.parametrize("found", [ImportError("no module named 'numpyy'"), ZeroDivisionError("division by zero")], ids=repr)
-def test_a_plug_in_that_does_not_load_is_one_sentence(install, found):
-    install(wrong=found)
-    error = broken()["wrong"]
-    assert (error.plugin, error.place, error.remedy) == ("wrong", "package:wrong", "fix or uninstall maker")
-    assert f"({type(found).__name__}: {found})" in error.defect
-    assert "wrong" not in operations() and "allreduce" in operations()
-
-
-@pytest.mark.parametrize("found", [3, "allreduce", ModuleType("empty"), Point], ids=str)
-def test_a_plug_in_that_holds_no_operation_is_one_sentence(install, found):
-    install(empty=found)
-    assert broken()["empty"].defect == "contains no Operation"
 
 
 @pytest.mark.contract
