@@ -10,28 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.backend import Tuning
-from collbench.backends.nccl import library as nccl_library
+from collbench.backends.nccl import library as nccl
 from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Communicators, Graphs, _remedy, grouped, rotation, together, tuned
-from collbench.backends.nccl.library import (
-    CREATIONS,
-    DATATYPES,
-    DEVICE_APIS,
-    NCCL,
-    REDOPS,
-    REGISTRATIONS,
-    RESULTS,
-    SAME_WIDTH,
-    SYMMETRIC_FLAG,
-    UNIQUE_ID_BYTES,
-    NcclFailed,
-    NcclNotFound,
-    code_of,
-    datatype,
-    dotted,
-    features_of,
-    load_nccl,
-    version_of,
-)
 from collbench.backends.unavailable import DoesNotLoad
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import NativeCall, PythonCall
@@ -42,8 +22,8 @@ from tests.backends.nccl.test_nccl import collbench
 
 def places(monkeypatch, *folders):
     spec = SimpleNamespace(submodule_search_locations=[str(folder) for folder in folders]) if folders else None
-    monkeypatch.setattr(nccl_library, "find_spec", lambda name: spec)
-    return [(name, bool(mode & os.RTLD_NOLOAD)) for name, mode in nccl_library._places()]
+    monkeypatch.setattr(nccl, "find_spec", lambda name: spec)
+    return [(name, bool(mode & os.RTLD_NOLOAD)) for name, mode in nccl._places()]
 
 
 def test_what_the_process_has_loaded_comes_first_then_the_wheel_then_the_system(monkeypatch, tmp_path):
@@ -56,8 +36,8 @@ def test_what_the_process_has_loaded_comes_first_then_the_wheel_then_the_system(
 
 def test_a_chosen_library_is_never_replaced_by_another_one(tmp_path):
     (tmp_path / "broken.so").write_text("no library")
-    with pytest.raises(NcclNotFound) as error:
-        load_nccl({"COLLBENCH_NCCL": str(tmp_path / "broken.so")})
+    with pytest.raises(nccl.NcclNotFound) as error:
+        nccl.load_nccl({"COLLBENCH_NCCL": str(tmp_path / "broken.so")})
     assert isinstance(error.value.obstacle, DoesNotLoad) and error.value.obstacle.package == f"COLLBENCH_NCCL={tmp_path / 'broken.so'}"
 
 
@@ -87,15 +67,15 @@ def test_a_group_is_ended_once_after_any_error_inside():
     library = Recorder()
     with grouped(library):
         library.call("a")
-    with pytest.raises(NcclFailed), grouped(library):
-        raise NcclFailed("b")
+    with pytest.raises(nccl.NcclFailed), grouped(library):
+        raise nccl.NcclFailed("b")
     assert library.calls == ["ncclGroupStart", "a", "ncclGroupEnd", "ncclGroupStart", "given up"]
 
 
 def test_an_old_driver_has_a_remedy_of_its_own():
-    old = NcclFailed("", last_error="Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
+    old = nccl.NcclFailed("", last_error="Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
     assert "nvidia-nccl-cu12" in _remedy(old)
-    assert "NCCL_DEBUG=INFO" in _remedy(NcclFailed("", last_error="Connection refused"))
+    assert "NCCL_DEBUG=INFO" in _remedy(nccl.NcclFailed("", last_error="Connection refused"))
 
 
 @pytest.fixture(scope="module")
@@ -107,29 +87,30 @@ def header(cuda_python):
     return numbers | {name: int(value, 0) for name, value in re.findall(r"#define\s+(NCCL_\w+)\s+(0x[0-9a-fA-F]+|\d+)\b", text)}
 
 
-@pytest.mark.parametrize("word", [*DATATYPES.values(), *REDOPS.values(), *RESULTS.values()], ids=lambda word: word.name)
+@pytest.mark.parametrize("word", [*nccl.DATATYPES.values(), *nccl.REDOPS.values(), *nccl.RESULTS.values()], ids=lambda word: word.name)
 def test_every_word_has_the_number_of_the_header_from_its_version_on(header, word):
-    assert header.get(word.name) == (word.number if word.since <= version_of(header["NCCL_VERSION_CODE"]) else None)
+    assert header.get(word.name) == (word.number if word.since <= nccl.version_of(header["NCCL_VERSION_CODE"]) else None)
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [("ncclNumTypes", DATATYPES.values()), ("ncclNumOps", REDOPS.values()), ("ncclNumResults", RESULTS.values())]
+    ("count", "words"),
+    [("ncclNumTypes", nccl.DATATYPES.values()), ("ncclNumOps", nccl.REDOPS.values()), ("ncclNumResults", nccl.RESULTS.values())],
 )
 def test_the_header_has_the_same_constants_and_no_word_that_the_table_lacks(header, count, words):
-    assert header[count] == sum(word.since <= version_of(header["NCCL_VERSION_CODE"]) for word in words)
-    assert header["NCCL_WIN_COLL_SYMMETRIC"] == SYMMETRIC_FLAG
-    assert header["NCCL_UNIQUE_ID_BYTES"] == UNIQUE_ID_BYTES
+    assert header[count] == sum(word.since <= nccl.version_of(header["NCCL_VERSION_CODE"]) for word in words)
+    assert header["NCCL_WIN_COLL_SYMMETRIC"] == nccl.SYMMETRIC_FLAG
+    assert header["NCCL_UNIQUE_ID_BYTES"] == nccl.UNIQUE_ID_BYTES
 
 
 def test_every_type_of_collbench_is_in_the_table_and_one_of_its_width_replaces_it():
-    assert set(DATATYPES) == set(DTYPES)
-    assert {DTYPES[name].size: name for name in SAME_WIDTH.values()} == SAME_WIDTH
-    assert dotted((2, 32, 3)) == "2.32.3"
+    assert set(nccl.DATATYPES) == set(DTYPES)
+    assert {DTYPES[name].size: name for name in nccl.SAME_WIDTH.values()} == nccl.SAME_WIDTH
+    assert nccl.dotted((2, 32, 3)) == "2.32.3"
 
 
 @pytest.mark.parametrize(("code", "version"), [(2708, (2, 7, 8)), (2832, (2, 8, 32)), (21003, (2, 10, 3)), (23203, (2, 32, 3))])
 def test_versions_are_numbered_in_two_ways(code, version):
-    assert (version_of(code), code_of(version)) == (version, code)
+    assert (nccl.version_of(code), nccl.code_of(version)) == (version, code)
 
 
 @pytest.mark.parametrize(("name", "version", "reduces", "number"), [
@@ -140,7 +121,7 @@ def test_versions_are_numbered_in_two_ways(code, version):
     ("float8_e5m2", (2, 24, 3), True, 11), ("complex64", (2, 32, 3), True, None),
 ])  # fmt: skip
 def test_a_type_that_a_version_lacks_can_be_moved_but_not_reduced(name, version, reduces, number):
-    assert datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
+    assert nccl.datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
 
 
 LIBRARY = SimpleNamespace(address=lambda name: 7)
@@ -186,9 +167,9 @@ RANK = SimpleNamespace(gpu=GPU, stream=SimpleNamespace(address=13))
 
 def test_what_cannot_be_captured_is_reported():
     refusing = NativeCall("ncclAllReduce", ctypes.cast(refuse, ctypes.c_void_p).value, (1,))
-    with pytest.raises(NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
+    with pytest.raises(nccl.NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
         Graphs((), "error {}".format).capture([RANK], [refusing], ("cuGraphLaunch", 3))
-    with pytest.raises(NcclFailed, match=r"spin .*Python.*graph"):
+    with pytest.raises(nccl.NcclFailed, match=r"spin .*Python.*graph"):
         Graphs((), "error {}".format).capture([RANK], [PythonCall("spin", print)], ("cuGraphLaunch", 3))
 
 
@@ -217,7 +198,9 @@ def test_what_an_older_library_lacks_is_not_measured(tmp_path):
     lacks = ("ncclCommSplit", "ncclCommShrink", "ncclCommMemStats")
     code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", nccl_version=21703, lacks=lacks)
     assert code == 0, stderr
-    needs = {name: VersionNeeded("NCCL", function, ".".join(map(str, since)), "2.17.3") for name, (function, since) in CREATIONS.items()}
+    needs = {
+        name: VersionNeeded("NCCL", function, ".".join(map(str, since)), "2.17.3") for name, (function, since) in nccl.CREATIONS.items()
+    }
     refused = {row["operation"]: row["na"] for row in rows if row["na"]}
     needs["init_session"] = OperationUnsupported("nccl", "init_session")
     assert refused == {name: fact.render() for name, fact in needs.items()}
@@ -236,13 +219,13 @@ def test_a_graph_of_calls_of_the_host_is_refused(tmp_path):
 def test_windows_are_registered_and_calls_of_kernels_are_refused_with_the_reason(tmp_path):
     words = ("--sizes", "1000", "--ranks", "2", "--buffers", "fixed", "--registration", ",".join(NAMES))
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=2)
-    assert (code, {row["registration"] for row in rows if row["wrong"] == 0}) == (0, {"none", *REGISTRATIONS}), stderr
+    assert (code, {row["registration"] for row in rows if row["wrong"] == 0}) == (0, {"none", *nccl.REGISTRATIONS}), stderr
     refused = {row["registration"]: row["na"] for row in rows if row["na"]}
-    assert refused == {kind: DeviceApiUnsupported("NCCL", kind, "allreduce", "2.32.3").render() for kind in DEVICE_APIS}
+    assert refused == {kind: DeviceApiUnsupported("NCCL", kind, "allreduce", "2.32.3").render() for kind in nccl.DEVICE_APIS}
 
 
 class Library:
-    def __init__(self, *functions, version=(2, 29, 7), dialect=NCCL):
+    def __init__(self, *functions, version=(2, 29, 7), dialect=nccl.NCCL):
         self.functions, self.version, self.dialect = functions, version, dialect
 
     def has(self, name):
@@ -250,9 +233,9 @@ class Library:
 
 
 def test_parts_of_the_library_are_known_by_a_function_or_by_the_version():
-    parts = {part.name: part.available for part in features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
+    parts = {part.name: part.available for part in nccl.features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
     assert (parts["split of a communicator"], parts["device API"], parts["network calls of kernels (GIN)"]) == (True, False, False)
-    assert {part.available for part in features_of(Library()) if "GIN" in part.name} == {True}
+    assert {part.available for part in nccl.features_of(Library()) if "GIN" in part.name} == {True}
 
 
 def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():
