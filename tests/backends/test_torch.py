@@ -231,21 +231,21 @@ class FakeTensor:
     device = "cpu"
 
     def __init__(self, array):
-        self._array = array
+        self.array = array
 
     def __getitem__(self, part):
-        return FakeTensor(self._array[part])
+        return FakeTensor(self.array[part])
 
     def view(self, kind):
-        return FakeTensor(self._array.view(kind))
+        return FakeTensor(self.array.view(kind))
 
     def numel(self):
-        return self._array.size
+        return self.array.size
 
 
 def fake_torch(dist):
     """torch with tensors of bytes on the host, and this torch.distributed."""
-    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
+    zeros = lambda n, dtype=np.uint8, **_: FakeTensor(np.zeros(n, dtype))  # noqa: E731
     return SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
 
 

@@ -204,14 +204,11 @@ def taken_port(at=0):
     return taken
 
 
-def test_where_a_candidate_port_is_taken_the_next_one_is_used(tmp_path):
+def test_where_a_candidate_port_is_taken_the_next_one_is_used_unless_all_are_taken(tmp_path, monkeypatch):
     meeting = Meeting("tcp", tmp_path)
     with taken_port(candidate_ports(secret_of(LaunchInfo("local", 0, 2, 0, 1, "", meeting.token, secret="token"), {}))[0]):
         found = together(TALK, 2, meeting)
     assert [one.code for one in found] == [0, 0], found
-
-
-def test_when_all_candidates_are_taken(monkeypatch):
     info = LaunchInfo("local", 0, 2, 0, 1, "tcp://127.0.0.1", "token", secret="token")
     with taken_port() as taken:
         monkeypatch.setattr("collbench.control.server.candidate_ports", lambda secret: [taken.getsockname()[1]])

@@ -144,7 +144,7 @@ class TestTorchrun:
 class TestEndOfJob:
     """MPICH's mpiexec with -disable-auto-cleanup waits for a stopped rank, unless it gets an abort message."""
 
-    def test_mpiexec_gets_an_abort_message_with_the_exit_code(self):
+    def test_mpiexec_gets_an_abort_message_with_the_exit_code_and_other_launchers_none(self):
         ours, theirs = os.pipe()
         env = {**captured.HYDRA, "PMI_FD": str(theirs)}
         mpi.end_of_job(detect(env), env)()
@@ -153,8 +153,6 @@ class TestEndOfJob:
         with suppress(BrokenPipeError):
             mpi.end_of_job(detect(env), env)()
         os.close(theirs)
-
-    def test_other_launchers_get_none(self):
         assert mpi.end_of_job(detect(captured.SRUN_PMI2), captured.SRUN_PMI2) is None
         assert mpi.end_of_job(detect(captured.HYDRA), {**captured.HYDRA, "PMI_FD": ""}) is None
 

@@ -81,9 +81,8 @@ def test_i_mpi_pmi_library_must_fit_the_launcher(env, misfits, name, tmp_path):
 
 def test_i_mpi_pmi_library_ends_a_single_rank_without_a_launcher(tmp_path):
     (tmp_path / "libpmi2.so").touch()
-    env = {name: value for name, value in captured.SRUN_ONE.items() if not name.startswith("PMI_")}
-    assert mpi_mismatch(INTEL_MPI, detect(env), env) is None
-    env["I_MPI_PMI_LIBRARY"] = str(tmp_path / "libpmi2.so")
+    assert mpi_mismatch(INTEL_MPI, detect(ALONE), ALONE) is None
+    env = {**ALONE, "I_MPI_PMI_LIBRARY": str(tmp_path / "libpmi2.so")}
     assert "unset I_MPI_PMI_LIBRARY" in mpi_mismatch(INTEL_MPI, detect(env), env)
 
 

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.backends import registry
-from collbench.backends.clock import MonotonicClock
 from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
@@ -16,12 +14,11 @@ from collbench.measuring import memory as checks
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import request_difference
 from collbench.measuring.tasks.cases import shuffled, task_of
-from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.program import NativeCall, Program, PythonCall
+from collbench.operations.program import Program, PythonCall
 from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
 from collbench.results.flags import FLAGS
@@ -142,7 +139,8 @@ PIPELINED = {"sizes": (2**20,), "mode": "pipelined", "buffers": "rotating", "bud
     (ALLREDUCE, {"check": 0}, [{"checked": 0, "wrong": None}]), (ALLREDUCE, {"check": 3}, [{"checked": 3, "wrong": 0}]),
     (ALLREDUCE, PIPELINED, [{"mode": "pipelined", "buffers": "rotating", "wrong": 0}]),
     (P2P_LATENCY, {"ranks": 5}, [{"group": "0-2,1-3"}]),  # of an odd number the last rank rests
-], ids=["roots", "no check", "checks", "modes and buffers", "odd number"])  # fmt: skip
+    (ALLREDUCE, {"ranks": 1}, [{"busbw_bytes_per_s": None}]),  # one rank moves nothing
+], ids=["roots", "no check", "checks", "modes and buffers", "odd number", "one rank"])  # fmt: skip
 def test_what_was_asked_for_is_on_the_row(start, operation, asked, expected):
     rows = start(operation, **asked).rows
     assert [{name: getattr(row, name) for name in of_row} for row, of_row in zip(rows, expected, strict=True)] == expected
@@ -189,32 +187,6 @@ def test_a_backend_that_is_not_there_is_one_sentence(start, monkeypatch):
     monkeypatch.setattr("collbench.backends.torch_distributed.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"gloo .*torch .*pip install"):
         start(ALLREDUCE, backend="gloo")
-
-
-class Native(SimulatedBackend):
-    name, virtual, own_ceiling = "native", False, None
-
-    def bind(self, operation, case, group, buffers):
-        return Program(((NativeCall("nothing", address("collbench_nothing"), ()),),) * buffers.slots, keep=buffers)
-
-    def sync(self, group):
-        return None
-
-    def clock(self):
-        return MonotonicClock()
-
-
-@pytest.mark.skipif(library() is None, reason="the native loop was not built")
-@pytest.mark.parametrize("built", [True, False])
-def test_rows_that_python_timed_for_want_of_the_native_loop_are_flagged(start, monkeypatch, built):
-    monkeypatch.setitem(registry.BUILTIN, "native", f"{__name__}:Native")
-    monkeypatch.setattr(registry, "loaded", lambda place: Native)
-    if not built:
-        monkeypatch.setattr("collbench.measuring.loop.library", lambda: None)
-    (row,) = start(ALLREDUCE, backend="native", ranks=1, check=0).rows
-    assert ("python_loop" in row.flags) is not built
-    assert row.evidence["loop"] == ("native" if built else "python")
-    assert row.busbw_bytes_per_s is None  # one rank moves nothing
 
 
 def test_what_the_library_refuses_at_its_first_call_is_not_applicable(start, monkeypatch):

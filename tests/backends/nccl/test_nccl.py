@@ -214,15 +214,12 @@ def test_a_failed_communicator_is_reported_with_the_remedy(run):
     assert "NCCL_DEBUG=INFO" in error and "collbench doctor" in error
 
 
-def test_the_library_is_reported_with_its_path_version_and_errors(run):
+def test_the_library_is_reported_with_its_path_version_and_errors_and_an_unusable_one_is_one_sentence(run):
     answer, _ = run("load")
     assert answer["path"].endswith("/nccl/libnccl.so.2")
     assert answer["version"] == [2, 32, 3]
     assert answer["explained"].startswith("ncclInvalidUsage (5): invalid usage")
     assert answer["unknown"].partition(": ")[0].endswith("(77)")
-
-
-def test_an_unusable_library_is_one_sentence(run):
     assert "2.7 and newer" in run("too old")[0]["error"]
     assert run("wrong path")[0]["error"].startswith("COLLBENCH_NCCL=/nowhere/libnccl.so.2 ")
     assert "libm.so.6" in run("no nccl")[0]["error"]

@@ -165,17 +165,14 @@ GPU = SimpleNamespace(capture=lambda stream: nullcontext(SimpleNamespace(address
 RANK = SimpleNamespace(gpu=GPU, stream=SimpleNamespace(address=13))
 
 
-def test_what_cannot_be_captured_is_reported():
+def test_a_graph_s_launch_is_all_that_is_left_and_what_cannot_be_captured_is_reported():
+    launches = Graphs((), "error {}".format).capture([RANK, RANK], [], launch=("cuGraphLaunch", 3))
+    assert launches == (NativeCall("cuGraphLaunch", 3, (11, 13)),) * 2
     refusing = NativeCall("ncclAllReduce", ctypes.cast(refuse, ctypes.c_void_p).value, (1,))
     with pytest.raises(nccl.NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
         Graphs((), "error {}".format).capture([RANK], [refusing], ("cuGraphLaunch", 3))
     with pytest.raises(nccl.NcclFailed, match=r"spin .*Python.*graph"):
         Graphs((), "error {}".format).capture([RANK], [PythonCall("spin", print)], ("cuGraphLaunch", 3))
-
-
-def test_a_graph_s_launch_is_all_that_is_left():
-    launches = Graphs((), "error {}".format).capture([RANK, RANK], [], launch=("cuGraphLaunch", 3))
-    assert launches == (NativeCall("cuGraphLaunch", 3, (11, 13)),) * 2
 
 
 OF_INIT = {"init_create", "init_first", "init_halves", "init_alternate", "init_nodes", "init_reform"}
