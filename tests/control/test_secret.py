@@ -12,6 +12,7 @@ from collbench.control.security import Keys, secret_of
 from collbench.errors import UsageError
 from collbench.launch.detect import detect_torchrun
 from collbench.launch.info import LaunchInfo
+from tests.backends.pairs import at_once
 from tests.cli.command import PROGRAM, running, start, until
 from tests.control.ends_here import free_port
 
@@ -91,14 +92,9 @@ def test_a_secret_has_16_characters_or_more(length, enough, tmp_path):
 
 def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
     env = {"HOME": str(tmp_path)}
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(secret_of(info(), env).key)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = at_once(*[lambda: secret_of(info(), env).key] * 8)
     path = tmp_path / ".config/collbench/secret"
-    assert len(found) == 8 and len(set(found)) == 1
+    assert len(found) == 8 and set(found) == {secret_of(info(), env).key}
     assert (path.stat().st_mode & 0o777, len(path.read_bytes())) == (0o600, 64)
     assert [one.name for one in path.parent.iterdir()] == ["secret"]
     assert path.parent.stat().st_mode & 0o777 == 0o700

@@ -27,18 +27,17 @@ def test_the_digest_is_the_same_in_every_folder(tmp_path):
     assert software.digest_of(here) == software.digest_of(there)
 
 
-@pytest.mark.parametrize("change", ["content", "new file", "name", "C source"])
+CHANGES = {
+    "content": lambda package: (package / "inner/one.py").write_text("one = 2\n"), "new file": lambda package: (package / "two.py").touch(),
+    "name": lambda package: (package / "inner/one.py").rename(package / "inner/two.py"),
+    "C source": lambda package: (package / "loop.c").write_text("int other;\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_source_changes_the_digest(change, tmp_path):
     here, there = package(tmp_path / "here"), package(tmp_path / "there")
-    one = there / "inner" / "one.py"
-    if change == "content":
-        one.write_text("one = 2\n")
-    elif change == "new file":
-        (there / "two.py").touch()
-    elif change == "name":
-        one.rename(there / "inner" / "two.py")
-    else:
-        (there / "loop.c").write_text("int other;\n")
+    change(there)
     assert software.digest_of(here) != software.digest_of(there)
 
 

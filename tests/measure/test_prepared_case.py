@@ -20,6 +20,7 @@ from collbench.operations.data import slots_checked
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.unsupported import CaseFailed
 from collbench.reason import as_json
+from tests.backends.pairs import at_once
 from tests.helpers import make_case
 
 EVERYONE = (0, 1)
@@ -91,16 +92,8 @@ class Ranks:
 
     def verify(self, calls=1):
         """What every process found, which must be the same."""
-        found = [None] * len(self.processes)
-
-        def take_part(number):
-            found[number] = left_early(self._ready(number), self._world(number), calls)
-
-        threads = [threading.Thread(target=take_part, args=(number,)) for number in range(len(self.processes))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ranks = range(len(self.processes))
+        found = at_once(*(lambda number=number: left_early(self._ready(number), self._world(number), calls) for number in ranks))
         assert all(one == found[0] for one in found)
         return found[0]
 
