@@ -11,8 +11,6 @@ import pytest
 from collbench.device.unavailable import NoDriver
 from collbench.operations.dtypes import BITWISE
 from collbench.operations.unsupported import (
-    NotPowerOfTwo,
-    OperationUnsupported,
     OptionUnsupported,
     RedopUnsupported,
     VersionNeeded,
@@ -38,7 +36,6 @@ MOVING = ["allgather", "alltoall", "gather", "scatter", "sendrecv", "hypercube"]
 COLLECTIVES = {**EVERY, "operations": [*MOVING, "reduce", "reducescatter"], "roots": [1]}
 MEASURED = {
     "collectives": (4, [{**COLLECTIVES, "mode": mode} for mode in ("pipelined", "graph")]),
-    "collectives in place": (3, [{**COLLECTIVES, "in_place": True}]),
     "known buffers": (2, [{**COLLECTIVES, "registrations": KINDS[1:]}]),
     "tuned collectives": (2, [{**COLLECTIVES, "algorithms": ["ring"]}]),
     "reductions": (3, [{**EVERY, "dtypes": TYPES, "redops": REDOPS}]),
@@ -121,14 +118,6 @@ def test_only_verified_slots_have_a_separate_graph(run):
     assert (answer["slots"], answer["timed"]) == (1024, 52)
     assert answer["launched"] == sorted({0, *answer["checked"]})
     assert len(answer["checked"]) == 16
-
-
-def test_in_place_where_nccl_defines_it(run):
-    assert {row.operation: decode_reason(row.na_fact) for row in measured(run, "collectives in place")} == {
-        **dict.fromkeys(("allgather", "reduce", "reducescatter", "gather", "scatter")),
-        **{name: OperationUnsupported("nccl", name, "out of place") for name in ("alltoall", "sendrecv")},
-        "hypercube": NotPowerOfTwo("hypercube", 3),
-    }
 
 
 def test_symmetric_memory_is_for_nccls_own_collectives(run):
