@@ -21,7 +21,6 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.sweep import BackendDefaults, Sweep
 from collbench.operations.unsupported import CaseFailed, RedopUndefined, decode_reason
-from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
 from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
@@ -226,22 +225,6 @@ def measured(tmp_path):
         return read_run(tmp_path / name)
 
     return of
-
-
-def by_size(found):
-    return {row.size_bytes: row for row in found.rows}
-
-
-def test_rows_that_were_slowed_report_it(measured):
-    plain, found = by_size(measured(name="plain")), by_size(measured("by=10%  sizes=64K"))
-    small, large = (found[size] for size in SIZES)
-    assert set(small.flags) - OF_THE_MACHINE == {"simulated", "few_samples"}
-    assert set(large.flags) - OF_THE_MACHINE == {"simulated", "slowed", "few_samples"}
-    assert (small.evidence.get("slowed"), large.evidence["slowed"]) == (None, "by=10% sizes=64K")
-    assert (large.backend, large.api, large.wrong, large.checked) == ("simulated", "simulated", 0, 1)
-    assert large.time_s.p50 / plain[SIZES[1]].time_s.p50 == pytest.approx(1.10, abs=0.03)  # noise of another order
-    assert small.time_s.p50 / plain[SIZES[0]].time_s.p50 == pytest.approx(1.0, abs=0.03)
-    assert "--slowed" in FLAGS["slowed"].text
 
 
 def test_the_run_has_the_specs_and_is_not_gone_on_with_under_others(measured):

@@ -9,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.links import Link
-from collbench.machine.peak.node import Job, Node
 from collbench.measuring.crossing import least
 from collbench.operations import traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
@@ -272,15 +269,3 @@ def test_sums_of_a_scan_that_must_cross(name, hosts, out, into):
     assert {host: amount / size for host, amount in found.out.items() if amount} == pytest.approx(out)
     assert {host: amount / size for host, amount in found.into.items() if amount} == pytest.approx(into)
     assert found.total / size == pytest.approx(sum(out.values()))
-
-
-@pytest.mark.parametrize(("name", "busiest"), [("allgatherv", 5), ("gatherv", 3), ("scatterv", 3), ("reducescatterv", 5)])
-def test_the_hard_limit_follows_from_the_parts(name, busiest):
-    """Two nodes of 10 GB/s, ranks 0 and 1 on the first: of 8 parts 5 or 3 must cross in one direction."""
-    link = Link(10e9, "NIC", "--nic")
-    nodes = tuple(Node(gpus, Link(1e15, "wide", "made"), link) for gpus in (2, 1))
-    found = ceilings(name, Job(nodes, traffic=PARTS.matrix))
-    assert found.ring is None
-    assert found.bound.bytes_per_s == pytest.approx(10e9 * 2 / 3 * 8 / busiest)
-    with pytest.raises(UsageError):
-        ceilings(name, Job(nodes, traffic=np.ones((3, 3)).tolist()))
