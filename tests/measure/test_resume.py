@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import random
 import shutil
 import socket
 import threading
@@ -13,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -37,7 +35,7 @@ from collbench.operations.sweep import Sweep
 from collbench.results import store
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
-from collbench.results.store import LOCK, Lock, to_line
+from collbench.results.store import LOCK, to_line
 from collbench.units import format_bytes
 from tests.cli.command import until
 from tests.conftest import sample
@@ -124,56 +122,6 @@ def _unfinished(folder):
     """run.json as it is while a run goes on."""
     about = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({name: about[name] for name in about if name not in ("finished_utc", "exit_code", "rows")}))
-
-
-@pytest.mark.parametrize("seed", sample(range(60), 10))
-def test_a_kill_at_any_byte_loses_nothing_and_doubles_nothing(tmp_path, whole, seed):
-    folder, draw = tmp_path / "run", random.Random(seed)
-    shutil.copytree(whole, folder)
-    kept = _killed(folder, draw)
-    before = [_arrays(folder, row) for row in kept]
-    found = start(MIXED, resume=folder)
-    stored = read_run(folder)
-    everything = read_run(whole).rows
-    assert not stored.warnings
-    assert stored.rows[: len(kept)] == kept
-    assert sorted(map(_case, stored.rows)) == sorted(map(_case, everything)) == sorted(map(_case, found.rows))
-    assert [_arrays(folder, row) for row in kept] == before
-    assert all(_arrays(folder, row)["all_s"] for row in stored.rows if row.na is None)
-    left = sum(row.na is None for row in everything) - sum(row.na is None for row in kept)  # n/a rows do not count as progress
-    assert (found.code, stored.info["exit_code"], len(found.listener.titles)) == (0, 0, left)
-
-
-def _killed(folder, draw):
-    """Cuts the files where a kill may have: a row's arrays are whole before its line begins. Returns the rows that are whole."""
-    _unfinished(folder)
-    rows = read_run(folder).rows
-    text = (folder / "cells.jsonl").read_bytes()
-    at = draw.randrange(len(text))
-    done = text[: at + 1].count(b"\n")  # a row that lacks only its line's end is whole
-    begun = at > sum(map(len, text.splitlines(keepends=True)[:done]))
-    ends = [0, *np.maximum.accumulate([_end(row) for row in rows])]
-    least, most = ends[done + begun], ends[min(done + 1, len(rows))]
-    for name, size in (("cells.jsonl", at), ("samples.bin", draw.randint(int(least), int(most))), ("events.jsonl", None)):
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: draw.randint(0, len(content)) if size is None else size])
-    if draw.random() < 0.5:
-        (folder / LOCK).write_bytes(b"")  # killed in the moment in which it was made
-    return rows[:done]
-
-
-def _end(row):
-    ends = [place["offset"] + np.dtype(place["dtype"]).itemsize * int(np.prod(place["shape"])) for place in row.samples.values()]
-    return max(ends, default=0)
-
-
-def _arrays(folder, row):
-    run_ = read_run(folder)
-    return {name: run_.array(row, name).tolist() for name in row.samples}
-
-
-def _case(row):
-    return (row.operation, row.dtype, row.redop or "", row.size_bytes, row.na or "")
 
 
 def contents(folder):
@@ -335,15 +283,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         start(resume=tmp_path)
 
 
-def test_a_run_that_goes_on_elsewhere_is_refused(tmp_path):
-    broken_off(tmp_path / "run", 2)
-    held = Lock(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"process \d+ on \S+ uses \S+/run"):
-        start(resume=tmp_path / "run")
-    held.release()
-    assert start(resume=tmp_path / "run").code == 0
-
-
 def test_every_row_shows_what_it_took_in_its_loop_and_beside_it(tmp_path):
     began = time.monotonic()
     walls = [row.evidence["wall_s"] for row in start(MIXED, out=tmp_path / "run").rows]
@@ -479,13 +418,6 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
     assert not (tmp_path / "run").exists()
     found = start(resume=tmp_path / "there")
     assert (found.code, len(found.listener.titles), len(found.rows)) == (0, 5, 8)
-
-
-def test_a_disk_that_fails_before_the_first_case_is_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr("collbench.measuring.session.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
-    with pytest.raises(UsageError, match="nothing was measured"):
-        start(out=tmp_path / "run")
-    assert read_run(tmp_path / "there").rows == []
 
 
 STALLED = RankStalled("allreduce 8 B on mpi: measuring", "rank 0 (n1, pid 7)", 60.0)
