@@ -1,13 +1,8 @@
 """Environments as real launchers gave them (Slurm 22.05.8, mpich 5.0.2, openmpi 5.0.11, torch 2.13.0), with the relevant variables."""
 
 _JOB = {"SLURM_CLUSTER_NAME": "testbed", "SLURM_JOB_ID": "8", "SLURM_JOBID": "8", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2"}
-_JOB |= {
-    "SLURM_NTASKS": "2",
-    "SLURM_NPROCS": "2",
-    "SLURM_NODELIST": "n[1-2]",
-    "SLURM_TASKS_PER_NODE": "1(x2)",
-    "SLURM_CONF": "/etc/slurm.conf",
-}
+_JOB |= {"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+_JOB |= {"SLURM_CONF": "/etc/slurm.conf"}
 _TASK = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_GTIDS": "0", "SLURMD_NODENAME": "n1"}
 
 # srun --mpi=… -N2 -n3: the third task, alone on the second node

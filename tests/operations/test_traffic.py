@@ -117,9 +117,9 @@ def test_the_rank_that_needs_most_memory_is_counted(made, count):
 LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces; or one number per rank"
 
 
-def read(folder, text, name="m.csv"):
-    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_traffic(folder / name)
+def read(folder, text):
+    (folder / "m.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_traffic(folder / "m.csv")
 
 
 @pytest.mark.parametrize("text", [
