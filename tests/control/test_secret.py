@@ -86,8 +86,11 @@ def test_a_secret_has_16_characters_or_more(length, enough, tmp_path):
         if enough:
             assert secret_of(info(), env)
         else:
-            with pytest.raises(UsageError, match=f"{length} characters"):
+            place = path if "COLLBENCH_SECRET_FILE" in env else "COLLBENCH_SECRET"
+            with pytest.raises(UsageError) as raised:
                 secret_of(info(), env)
+            said = f"the secret in {place} has {length} characters, but needs 16: make one with openssl rand -hex 16"
+            assert str(raised.value) == said
 
 
 def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
@@ -102,8 +105,12 @@ def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
 
 
 def test_without_a_home_or_one_that_cannot_be_written_launches_over_hosts_must_be_given_one(tmp_path):
-    with pytest.raises(UsageError, match="HOME is not set"):
+    with pytest.raises(UsageError) as raised:
         secret_of(info(), {})
+    assert str(raised.value) == (
+        "HOME is not set, so the secret with which ranks join cannot be stored: set COLLBENCH_SECRET to the same 16 or more characters for "
+        "all ranks (openssl rand -hex 16)"
+    )
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="COLLBENCH_SECRET"):
         secret_of(info(), {"HOME": str(tmp_path / "file")})
