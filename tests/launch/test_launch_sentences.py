@@ -16,11 +16,11 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.control import addresses
-from collbench.launch import explain, limits, shared_memory, slurm, software, spawn
+from collbench.launch import explain, shared_memory, slurm, software, spawn
 from collbench.launch.detect import LocalRequest, detect, refusal_torchrun
 from collbench.launch.explain import Explanation, HostName, LauncherProgram, MpiLibrary, library, name_problem, places, typed, with_hosts
 from collbench.launch.info import LaunchInfo
-from collbench.launch.limits import refuse_few_files, refuse_too_many
+from collbench.launch.limits import refuse_few_files
 from collbench.launch.mpi import crash_in_opening, initialise, mpi_mismatch, size_disagrees, start_failure, with_meeting
 from collbench.launch.network import loopback_down
 from collbench.launch.spawn import default_ranks, exit_meaning, mpiexec_family, node_workers, start_local
@@ -67,21 +67,6 @@ def advice(env):
 def mismatch(version, env, **changes):
     with on():
         return mpi_mismatch(version, replace(detect(env), **changes), env)
-
-
-def too_many(ranks, cores):
-    with patch.object(limits, "_limits", lambda *_: iter([(1 << 40, "nothing")])):
-        refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=False, cores=cores)
-
-
-def of_memory():
-    with patch.object(limits, "free_bytes", lambda: 1 << 30), patch.object(limits, "free_tasks", lambda: iter(())):
-        refuse_too_many(100, "--ranks", torch=True, oversubscribe=True, cores=2)
-
-
-def of_processes():
-    with patch.object(limits, "free_bytes", lambda: 1 << 50), patch.object(limits, "free_tasks", lambda: iter([(80, "kernel.pid_max")])):
-        refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
 
 
 def reported(by, *arguments):
@@ -263,14 +248,6 @@ WORDS = {
     "pod, rank 0 does not resolve": (pod_never_resolves,
         "the name of rank 0's pod (no.such.host.invalid) did not resolve within 0.01 s: give its Job a headless Service with "
         "publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"),
-    "limit, cores": (partial(too_many, 33, 2),
-        "--ranks 33: more than 16 ranks per core (2 cores usable here): start at most 32, or add --oversubscribe"),
-    "limit, one core": (partial(too_many, 17, 1),
-        "--ranks 17: more than 16 ranks per core (1 core usable here): start at most 16, or add --oversubscribe"),
-    "limit, memory": (of_memory,
-        "--ranks 100: 100 ranks need about 14.6 GiB of memory (150 MiB each) and 1 GiB is available: start at most 6"),
-    "limit, processes": (of_processes,
-        "--ranks 11: 11 ranks need about 88 processes and threads and kernel.pid_max leaves 80: start at most 10"),
     "start, no ranks": (lambda: start_local([], 0, env={}), "--ranks 0: must be 1 or more"),
     "start, mpiexec does not run": (lambda: mpiexec_family(Path("/nowhere/mpiexec")),
         "/nowhere/mpiexec cannot be run ([Errno 2] No such file or directory: '/nowhere/mpiexec'): install mpi4py with its MPI, `pip "
