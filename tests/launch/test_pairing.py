@@ -87,9 +87,7 @@ def test_i_mpi_pmi_library_ends_a_single_rank_without_a_launcher(tmp_path):
 
 
 def test_after_init_the_communicator_must_have_the_launchers_size():
-    info = detect(captured.SRUN_PMI2)
-    assert size_disagrees(3, info) is None
-    assert all(value in size_disagrees(1, info) for value in ("1 rank,", "srun started 3"))
+    assert size_disagrees(3, detect(captured.SRUN_PMI2)) is None
 
 
 @pytest.mark.parametrize(("text", "name"), [
