@@ -136,19 +136,6 @@ def main(world):
         assert found[rank].said[1].endswith("/x cannot be written")
 
 
-def test_ranks_in_different_steps_report_it(meeting):
-    body = """
-def main(world):
-    if world.rank == 1:
-        world._step += 1000  # the same as other arguments: this rank asked for other cases
-        world._client.send(0, "", None)
-    return world.allgather(world.rank, "agreeing")
-"""
-    found = together(body, 2, meeting)
-    assert [one.code for one in found] == [4, 4]
-    assert re.search(r"rank 1 \(.*\) is at '' while rank 0 \(.*\) is at 'agreeing'", found[0].said[1])
-
-
 # Exchanges of rank 1 beside those of the other ranks, and the phases of both in the message.
 APART = {
     "another gather": ('world.allgather(1, "B")', 'world.allgather(0, "A")', "B", "A"),
