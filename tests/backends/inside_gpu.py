@@ -11,20 +11,12 @@ from collbench.backends.backend import Settings, can_do
 from collbench.backends.gpu_memory import OneGpu, no_gpu
 from collbench.backends.mpi import MpiBackend
 from collbench.backends.torch_distributed import TorchBinding, TorchMemory
-from collbench.control.world import World
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import OpenGpu
-from collbench.launch.info import LaunchInfo
 from collbench.measuring.loop import Loop, Timed
 from collbench.operations.builtin.allreduce import ALLREDUCE
+from tests.backends.test_torch import FakeDist, FakeTensor, fake_torch
 from tests.helpers import make_case
-
-
-@pytest.fixture(scope="module")
-def world():
-    alone = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield alone
-    alone.close()
 
 
 @pytest.fixture
@@ -83,46 +75,17 @@ def test_ranks_take_the_gpus_in_turn(world, monkeypatch):
     assert found == [0, 1, 2, 0]
 
 
-class HostTensor:
-    """What a tensor on a GPU is to us: bytes that can be sliced and seen as a type, and where they lie."""
-
-    device = "cuda:0"
-
-    def __init__(self, array):
-        self.array = array
-
-    def __getitem__(self, part):
-        return HostTensor(self.array[part])
-
-    def view(self, kind):
-        return HostTensor(self.array.view(kind))
-
-
-class FakeTorch:
-    """torch with tensors in the double's memory."""
-
-    uint8, float32 = np.uint8, np.float32
-
-    class distributed:  # noqa: N801
-        class ReduceOp:
-            SUM = "sum"
-
-    @staticmethod
-    def zeros(n, dtype, device):
-        return HostTensor(np.zeros(n, dtype))
-
-
 def test_tensors_lie_where_the_buffers_are(world):
     def allocate(gpu, n_bytes):
         memory = TorchMemory.__new__(TorchMemory)
         memory.held = gpu.allocate(n_bytes)
         memory.address, memory.n_bytes = memory.held.address, n_bytes
-        memory.tensor = HostTensor(np.frombuffer((ctypes.c_uint8 * n_bytes).from_address(memory.address), np.uint8))
+        memory.tensor = FakeTensor(np.frombuffer((ctypes.c_uint8 * n_bytes).from_address(memory.address), np.uint8))
         return memory
 
     gpu, group = OneGpu(world), mpi.Group((0,), (0,))
     buffers = gpu.buffers(ALLREDUCE, on_gpu(count=1001), group, 2, allocate)
-    x = TorchBinding(FakeTorch, buffers, group, 1)
+    x = TorchBinding(fake_torch(FakeDist()), buffers, group, 1)
     assert (x.send.array.dtype, x.send.array.size, x.recv.array.size) == (np.float32, 1001, 1001)
     assert [tensor.array.ctypes.data for tensor in (x.send, x.recv)] == [buffers.send_at(0, 1), buffers.recv_at(0, 1)]
     buffers.fill(1, for_check=True)

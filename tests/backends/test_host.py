@@ -73,19 +73,15 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-@pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [
-    (8, "fixed", 1), (8, "rotating", 1024), (2**20, "rotating", 64), (2**26, "rotating", 1), (2**27, "rotating", 1),
-    (3 * 2**20, "rotating", 21),
+@pytest.mark.parametrize(("device", "size_bytes", "buffers", "slots"), [
+    ("cpu", 8, "fixed", 1), ("cpu", 8, "rotating", 1024), ("cpu", 2**20, "rotating", 64), ("cpu", 2**26, "rotating", 1),
+    ("cpu", 2**27, "rotating", 1), ("cpu", 3 * 2**20, "rotating", 21),
+    ("cuda", 8, "fixed", 1), ("cuda", 8, "rotating", 1024), ("cuda", 2**23, "rotating", 32),
 ])  # fmt: skip
-def test_as_many_slots_as_fill_64_mib(size_bytes, buffers, slots):
-    assert slots_for(make_case("int8", size_bytes, buffers=buffers)) == slots
-
-
-@pytest.mark.parametrize(("size_bytes", "buffers", "slots"), [(8, "fixed", 1), (8, "rotating", 1024), (2**23, "rotating", 32)])
-def test_on_a_gpu_as_many_as_fill_several_times_its_l2(size_bytes, buffers, slots):
-    case = make_case("int8", size_bytes, buffers=buffers, device="cuda")
+def test_as_many_slots_as_fill_64_mib_or_on_a_gpu_several_times_its_l2(device, size_bytes, buffers, slots):
+    case = make_case("int8", size_bytes, buffers=buffers, device=device)
     assert slots_for(case) == slots
-    assert buffers == "fixed" or bytes_needed(ALLREDUCE, case, 2) >= 2**28
+    assert device == "cpu" or buffers == "fixed" or bytes_needed(ALLREDUCE, case, 2) >= 2**28
 
 
 @pytest.mark.parametrize("count", [2, 5000, 2**18])

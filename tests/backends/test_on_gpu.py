@@ -14,10 +14,6 @@ from tests.fake_gpu import ROOT, environment
 pytestmark = pytest.mark.contract
 
 
-def answers(**functions):
-    return SimpleNamespace(**functions)
-
-
 def mpich(code, supported):
     def query(kind, place):
         assert kind.value == 0  # CUDA
@@ -28,13 +24,11 @@ def mpich(code, supported):
 
 
 @pytest.mark.parametrize(("library", "said"), [
-    (answers(MPIX_GPU_query_support=mpich(0, 1)), None),
-    (answers(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
-    (answers(MPIX_GPU_query_support=mpich(5, 1)), "does not support"),
-    (answers(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "does not support"),
-    (answers(MPIX_Query_cuda_support=lambda: 1), None),
-    (answers(MPIX_Query_cuda_support=lambda: 0), "does not support"),
-    (answers(), "does not report"),
+    (SimpleNamespace(MPIX_GPU_query_support=mpich(0, 1)), None), (SimpleNamespace(MPIX_GPU_query_support=mpich(0, 0)), "does not support"),
+    (SimpleNamespace(MPIX_GPU_query_support=mpich(5, 1)), "does not support"),
+    (SimpleNamespace(MPIX_GPU_query_support=mpich(0, 0), MPIX_Query_cuda_support=lambda: 1), "does not support"),
+    (SimpleNamespace(MPIX_Query_cuda_support=lambda: 1), None), (SimpleNamespace(MPIX_Query_cuda_support=lambda: 0), "does not support"),
+    (SimpleNamespace(), "does not report"),
 ])  # fmt: skip
 def test_the_library_is_asked(library, said):
     found = why_not_cuda(library, "MPICH 5.0.2")

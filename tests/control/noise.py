@@ -8,68 +8,26 @@ from typing import Any
 
 from msgspec import msgpack
 
+from collbench.control import wire
 from collbench.control.diagnosis import ProcessEnd, RankState
 from collbench.control.members import Member
 from collbench.control.path import PathReport
-from collbench.control.wire import (
-    PIECE_BYTES,
-    Abort,
-    Aside,
-    Beat,
-    Bye,
-    Entry,
-    Gone,
-    Grant,
-    Hello,
-    Here,
-    Malformed,
-    Message,
-    Moved,
-    Offer,
-    Paths,
-    Probed,
-    SendProbe,
-    Stack,
-    Stalled,
-    StepAnswer,
-    TakeStack,
-    Values,
-    Welcome,
-    Where,
-    check_ranks,
-    decoded,
-    encoded,
-    frames,
-    parsed,
-)  # fmt: skip
+from collbench.control.wire import frames
 
 _MEMBER = Member(1, "node1", 0, 4242, (0, 1), began=7)
-REAL: tuple[Message, ...] = (
-    Hello(_MEMBER),
-    Hello(_MEMBER, [1, "0.1.0", "abc"]),
-    Welcome(),
-    Moved(1),
-    Values(5, [
-        Entry(1, "gathering", encoded({"x": [1.5, None]}), [memoryview(b"12345678"), memoryview(bytes(PIECE_BYTES + 9))]),
-        Entry(2, "gathering", encoded("words")),
+REAL: tuple[wire.Message, ...] = (
+    wire.Hello(_MEMBER), wire.Hello(_MEMBER, [1, "0.1.0", "abc"]), wire.Welcome(), wire.Moved(1),
+    wire.Values(5, [
+        wire.Entry(1, "gathering", wire.encoded({"x": [1.5, None]}), [memoryview(b"12345678"), memoryview(bytes(wire.PIECE_BYTES + 9))]),
+        wire.Entry(2, "gathering", wire.encoded("words")),
     ]),
-    Offer(5, 1 << 20),
-    Grant(5),
-    StepAnswer(5, "gathering", encoded({"cells": list(range(2000))})),
-    Beat([RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0)]),
-    Stalled("allreduce 64 MiB on mpi"),
-    Where(),
-    Here([RankState(1), RankState(2, "warm-up", True, 3, 1.5, 7, 1.25, True)]),
-    Aside([1, 2]),
-    Paths(1, 20_000, [PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)]),
-    SendProbe("10.0.0.1", 20_000),
-    Probed(1, "10.0.0.1", [576, 1000], [1200, 1500]),
-    TakeStack(1),
-    Stack(1, "poll\nMPI_Allreduce"),
-    Gone(1, ProcessEnd(killed=True, signal=9)),
-    Bye(1),
-    Bye(),
-    Abort("rank 1 (node1, pid 4242): the folder is gone", 4),
+    wire.Offer(5, 1 << 20), wire.Grant(5), wire.StepAnswer(5, "gathering", wire.encoded({"cells": list(range(2000))})),
+    wire.Beat([RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0)]),
+    wire.Stalled("allreduce 64 MiB on mpi"), wire.Where(),
+    wire.Here([RankState(1), RankState(2, "warm-up", True, 3, 1.5, 7, 1.25, True)]),
+    wire.Aside([1, 2]), wire.Paths(1, 20_000, [PathReport("fd77::1", 1, 4, 1500, 4, 21, 30)]), wire.SendProbe("10.0.0.1", 20_000),
+    wire.Probed(1, "10.0.0.1", [576, 1000], [1200, 1500]), wire.TakeStack(1), wire.Stack(1, "poll\nMPI_Allreduce"),
+    wire.Gone(1, ProcessEnd(killed=True, signal=9)), wire.Bye(1), wire.Bye(), wire.Abort("rank 1 (node1, pid 4242): the folder is gone", 4),
 )  # fmt: skip
 _WORDS: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 1e308, float("nan"), float("inf"), "", "\x00\x1b[2J", "a" * 5000, [], {},
@@ -95,14 +53,14 @@ def noise(chance: random.Random, count: int) -> Iterator[list[bytes]]:
 def heard(pieces: list[bytes]) -> str:
     """ "message" or "refused": what rank 0 makes of these frames, read as far as it reads them. Anything else is raised."""
     try:
-        message = parsed(pieces)
-        if isinstance(message, Values):
-            check_ranks((entry.rank for entry in message.entries), {1, 2})
+        message = wire.parsed(pieces)
+        if isinstance(message, wire.Values):
+            wire.check_ranks((entry.rank for entry in message.entries), {1, 2})
             for entry in message.entries:
-                decoded(entry.value)
-        if isinstance(message, Beat | Here):
-            check_ranks((one.rank for one in message.states), {1, 2})
-    except Malformed:
+                wire.decoded(entry.value)
+        if isinstance(message, wire.Beat | wire.Here):
+            wire.check_ranks((one.rank for one in message.states), {1, 2})
+    except wire.Malformed:
         return "refused"
     return "message"
 
@@ -177,4 +135,4 @@ def _exchanged(chance: random.Random, value: Any) -> Any:
 def _with_record(chance: random.Random, record: Any) -> list[bytes]:
     text = msgpack.encode(record)
     text = b"m" + text if chance.random() < 0.7 else b"z" + zlib.compress(text)
-    return [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
+    return [text[at : at + wire.PIECE_BYTES] for at in range(0, len(text), wire.PIECE_BYTES)]

@@ -28,13 +28,10 @@ def coordinator(*children):
         cut.remove(child)
         del working[child.name]
 
-    down = SimpleNamespace(
-        children=working,
-        cut=cut,
-        with_rank=lambda rank: next((child for child in working.values() if rank in child.ranks), None),
-        forget=forget,
-        broadcast=lambda message: None,
-    )
+    def with_rank(rank):
+        return next((child for child in working.values() if rank in child.ranks), None)
+
+    down = SimpleNamespace(children=working, cut=cut, with_rank=with_rank, forget=forget, broadcast=lambda message: None)
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
     part.members = [Member(rank, "h", rank, rank, ()) for rank in range(4)]
     part.joined = dict(enumerate(part.members[1:], 1))
@@ -47,12 +44,18 @@ def child(*ranks, cut=None):
     return found
 
 
-def diagnosed(part):
-    """The diagnosis that is stored, of which the ranks get the sentence."""
+def after(part):
+    """Return the error that the ranks get."""
     while part.inbox.empty():
         part.tick(time.monotonic())
     error = part.inbox.get_nowait()
     assert isinstance(error, PeerFailed)
+    return error
+
+
+def diagnosed(part):
+    """The diagnosis that is stored, of which the ranks get the sentence."""
+    error = after(part)
     hang = decode(part.facts["diagnosis"], HangDiagnosis | RankPaused)
     assert str(error) == hang.render()
     return hang
@@ -65,18 +68,15 @@ def ended(part):
 
 
 @pytest.mark.parametrize(("ends", "named"), [
-    ([(1, EXITED), (2, KILLED)], 1),
-    ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3),
-    ([(2, KILLED), (1, EXITED)], 2),
+    ([(1, EXITED), (2, KILLED)], 1), ([(3, ProcessEnd(exit_code=1)), (1, EXITED), (2, KILLED)], 3), ([(2, KILLED), (1, EXITED)], 2),
 ])  # fmt: skip
 def test_the_rank_that_ended_first_is_the_reason(ends, named):
     part = coordinator(child(1), child(2), child(3))
     for rank, how in ends:
         part._end_of(rank, how)
     found = ended(part)
-    assert (found.ranks, found.names, found.phase, found.end) == (
-        (named,), (f"rank {named} (h, pid {named})",), MEASURING, dict(ends)[named],
-    )  # fmt: skip
+    assert (found.ranks, found.names) == ((named,), (f"rank {named} (h, pid {named})",))
+    assert (found.phase, found.end) == (MEASURING, dict(ends)[named])
 
 
 @pytest.mark.parametrize(("cut", "left", "ends", "gone"), [
@@ -130,15 +130,6 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end():
     assert ended(part).ranks == (3,)
 
 
-def after(part):
-    """Return the reason, and its exit code, that the ranks get."""
-    while part.inbox.empty():
-        part.tick(time.monotonic())
-    error = part.inbox.get_nowait()
-    assert isinstance(error, PeerFailed)
-    return str(error), error.exit_code
-
-
 @pytest.mark.parametrize("sentence", ["interrupted by SIGTERM", "the synchronisation failed in iteration 3: Connection reset by peer"])
 @pytest.mark.parametrize("own", [False, True])
 def test_what_follows_a_lost_connection_is_not_the_reason(sentence, own):
@@ -154,20 +145,14 @@ def test_a_signal_is_the_reason_if_all_ranks_answer_and_no_reason_came_before():
     part.inquiries.examine_error("interrupted by SIGTERM", 143)
     for rank in (1, 2, 3):
         part._note(child(rank), Here([RankState(rank, MEASURING)]))
-    assert after(part) == ("interrupted by SIGTERM", 143)
+    error = after(part)
+    assert (str(error), error.exit_code) == ("interrupted by SIGTERM", 143)
     part = coordinator(child(1), child(2), child(3))
     part._end_of(2, KILLED)
     reason = ended(part).render()
     part.inquiries.examine_error("interrupted by SIGTERM", 143, own=True)
-    assert after(part) == (reason, 4)
-
-
-def granting():
-    """A coordinator, a connection of rank 1, and the steps that it was asked to send, in order."""
-    one, granted = child(1), list[int]()
-    part = coordinator(one)
-    part.down.send = lambda child, message: granted.append(message.step) if isinstance(message, Grant) else None
-    return part, one, granted
+    error = after(part)
+    assert (str(error), error.exit_code) == (reason, 4)
 
 
 MIB = 1 << 20
@@ -184,7 +169,9 @@ GRANTS = {
 
 @pytest.mark.parametrize("happening", GRANTS.values(), ids=GRANTS)
 def test_messages_are_granted(happening):
-    part, one, granted = granting()
+    one, granted = child(1), []  # the steps that it was asked to send, in order
+    part = coordinator(one)
+    part.down.send = lambda child, message: granted.append(message.step) if isinstance(message, Grant) else None
     for what, value, grants in happening:
         if what == "wanted":
             part.request(value)

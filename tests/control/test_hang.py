@@ -7,7 +7,7 @@ import pytest
 
 from tests.control.together import Meeting, ends, start
 
-pytestmark = [pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(90)]
 
 TIMEOUT_S = 3.0  # within which three ranks join on a busy machine
 BODY = """
@@ -64,47 +64,41 @@ def told_by(what, guilty, tmp_path):
     return found, said, time.monotonic() - began
 
 
-@pytest.mark.long
 def test_a_rank_that_is_killed_is_named_at_once(tmp_path):
     found, said, _ = told_by(KILLED, 1, tmp_path)
     assert re.search(r"rank 1 \(\S+, pid \d+\) .*allreduce 8 B on mpi: warm-up: killed", said), said
     assert found[0].code == found[2].code == 4, found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("what", "sentence"), [
-    (STOPPED_IN_A_CALL, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) is stopped \(.*SIGSTOP.*; 2 of 3 ranks wait"),
-    (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is stopped"),
-    (LEAVES, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during gathering samples: (exit code 0|killed)"),
-    (HOLDS_PYTHON, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) does not answer, but the host does"),
-    (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 1 \(\S+, pid \d+\) never entered iteration 41; 2 of 3 ranks wait"),
-    (NEVER_COMES, r"hang: gathering samples: rank 1 \(\S+, pid \d+\) is behind: still at work between two phases"),
-    (ECHO, r"rank 1 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
-], ids=["stopped-in-a-call", "stopped-in-a-wait", "leaves", "holds-python", "behind", "never-comes", "echo"])  # fmt: skip
-def test_a_rank_is_named_and_everything_ends(what, sentence, tmp_path):
-    found, said, seconds = told_by(what, 1, tmp_path)
-    assert re.search(sentence, said), said
-    assert found[0].code == 4, found
-    assert all(one.code != 0 for one in found[2:])
+# By name of the fault what the guilty rank does, which rank that is, and the sentence that names it.
+FAULTS = {
+    "stopped in a call": (STOPPED_IN_A_CALL, 1, r"hang: {warm}: {rank} is stopped \(.*SIGSTOP.*; 2 of 3 ranks wait"),
+    "stopped in a wait": (STOPPED_IN_A_WAIT, 1, r"hang: gathering samples: {rank} is stopped"),
+    "leaves": (LEAVES, 1, r"{rank} ended unexpectedly during gathering samples: (exit code 0|killed)"),
+    "holds Python": (HOLDS_PYTHON, 1, r"hang: {warm}: {rank} does not answer, but the host does"),
+    "behind": (BEHIND, 1, r"hang: {warm}: {rank} never entered iteration 41; 2 of 3 ranks wait"),
+    "never comes": (NEVER_COMES, 1, r"hang: gathering samples: {rank} is behind: still at work between two phases"),
+    "echo": (ECHO, 1, r"{rank} ended unexpectedly during {warm}: killed"),
+    "rank 0 stopped in a wait": (STOPPED_IN_A_WAIT, 0, r"hang: gathering samples: {rank} is stopped .* reported by rank 1 \("),
+    "rank 0 killed": (KILLED, 0, r"{rank} ended unexpectedly during {warm}: killed"),
+    "rank 0 never comes": (NEVER_COMES, 0, r"hang: gathering samples: {rank} is behind: still at work between two phases"),
+    "rank 0 behind": (BEHIND, 0, r"hang: {warm}: {rank} never entered iteration 41"),
+}
+
+
+@pytest.mark.parametrize(("what", "guilty", "sentence"), FAULTS.values(), ids=FAULTS)
+def test_a_rank_is_named_and_everything_ends(what, guilty, sentence, tmp_path):
+    found, said, seconds = told_by(what, guilty, tmp_path)
+    warm, rank = "allreduce 8 B on mpi: warm-up", rf"rank {guilty} \(\S+, pid \d+\)"
+    assert re.search(sentence.format(warm=warm, rank=rank), said), said
+    if guilty:
+        assert found[0].code == 4 and found[2].code != 0, found
+    else:
+        assert found[1].code == found[2].code == 4, found
+        assert not found[2].stderr  # one rank of a node reports
     assert seconds < TIMEOUT_S + 10 + TIMEOUT_S  # and so long at most until they had joined
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("what", "sentence"), [
-    (STOPPED_IN_A_WAIT, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is stopped .* reported by rank 1 \("),
-    (KILLED, r"rank 0 \(\S+, pid \d+\) ended unexpectedly during allreduce 8 B on mpi: warm-up: killed"),
-    (NEVER_COMES, r"hang: gathering samples: rank 0 \(\S+, pid \d+\) is behind: still at work between two phases"),
-    (BEHIND, r"hang: allreduce 8 B on mpi: warm-up: rank 0 \(\S+, pid \d+\) never entered iteration 41"),
-], ids=["stopped-in-a-wait", "killed", "never-comes", "behind"])  # fmt: skip
-def test_rank_0_itself_is_named(what, sentence, tmp_path):
-    found, said, seconds = told_by(what, 0, tmp_path)
-    assert re.search(sentence, said), said
-    assert not found[2].stderr  # one rank of a node reports
-    assert found[1].code == found[2].code == 4, found
-    assert seconds < TIMEOUT_S + 10 + TIMEOUT_S
-
-
-@pytest.mark.long
 def test_a_pause_within_the_deadline_changes_nothing_but_is_known(tmp_path):
     pauses = """
     world.allgather(None, "before")
@@ -131,7 +125,6 @@ ALL_STOP = """
         ctypes.CDLL(None).sleep(60)"""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("pause_s", [2 * TIMEOUT_S, 0], ids=["continued", "never continued"])
 def test_ranks_that_are_all_stopped_beyond_the_deadline_report_it(pause_s, tmp_path):
     found, said, _ = told_by(ALL_STOP.format(pause_s=pause_s), 1, tmp_path)
@@ -154,7 +147,6 @@ LIBRARY_FAILS = """
         raise world.explained(RunFailed("all_reduce failed: timed out"))"""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("pause_s", "explains"), [(2 * TIMEOUT_S, True), (1.5, False)], ids=["beyond the deadline", "within it"])
 def test_a_library_that_fails_after_a_pause_of_all_ranks_beyond_the_deadline(pause_s, explains, tmp_path):
     found, said, _ = told_by(LIBRARY_FAILS.format(pause_s=pause_s), 1, tmp_path)

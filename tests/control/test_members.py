@@ -9,11 +9,9 @@ import collbench
 from collbench.control.addresses import routes_to
 from collbench.control.builds import hosts_of
 from collbench.control.members import Member, Members, above, addressed
-from collbench.control.security import secret_of
 from collbench.control.server import unreadable
 from collbench.control.tree import ranks_apart
 from collbench.control.wire import Malformed, parsed
-from collbench.errors import Interrupted
 from collbench.launch.info import LaunchInfo
 from tests.helpers import said
 
@@ -27,9 +25,7 @@ def crew(*cpus):
 
 
 @pytest.mark.parametrize(("ranks", "cores", "oversubscribed"), [
-    ([("a", (0, 1)), ("a", (0, 1))], 2, None),
-    ([("a", (0,)), ("a", (1,))], 2, None),
-    ([("a", (0,)), ("a", (0,))], 1, "a"),
+    ([("a", (0, 1)), ("a", (0, 1))], 2, None), ([("a", (0,)), ("a", (1,))], 2, None), ([("a", (0,)), ("a", (0,))], 1, "a"),
     ([("a", (0, 1)), ("a", (0, 1)), ("a", (0, 1))], 2, "a"),
     ([("b", (0,)), ("b", (0,)), ("a", (0, 1)), ("a", (0, 1))], 2, "b"),
 ])  # fmt: skip
@@ -114,10 +110,6 @@ def test_no_label_of_an_exchange_has_a_value_of_one_host():
     assert not unknown, f"a value that differs between hosts ends every launch over them; add those that do not to the list: {unknown}"
 
 
-def one_secret(env):
-    return secret_of(LaunchInfo("torchrun", 0, 2, 0, 1, "tcp://node0", "token"), env)
-
-
 def read(*frames):
     try:
         return str(parsed(frames))
@@ -140,18 +132,12 @@ WORDS = {
         "reach rank 0 over IPv6; give every host addresses of one family"),
     "unresolved": (lambda: routes_to("tcp://no.such.host.invalid"),
         "rank 0's host 'no.such.host.invalid' does not resolve to an address on this host: set MASTER_ADDR to its address"),
-    "short secret": (lambda: one_secret({"COLLBENCH_SECRET": "short"}),
-        "the secret in COLLBENCH_SECRET has 5 characters, but needs 16: make one with openssl rand -hex 16"),
-    "no secret": (lambda: one_secret({}),
-        "HOME is not set, so the secret with which ranks join cannot be stored: set COLLBENCH_SECRET to the same 16 or more "
-        "characters for all ranks (openssl rand -hex 16)"),
     "unreadable": (read,
         "a rank sent a message that cannot be read (not a valid message of 0 frames): install the same build on all nodes"),
     "unreadable version": (lambda: read(b"hello", b"0"),
         "a rank sent a message that cannot be read (not a message of this version): install the same build on all nodes"),
     "unreadable step": (lambda: read(b"m\x92\xa5grant\xa1x"),
         "a rank sent a message that cannot be read (Expected `int`, got `str` - at `$[1]`): install the same build on all nodes"),
-    "interrupted": (lambda: Interrupted(15), "interrupted by SIGTERM"),
 }  # fmt: skip
 
 

@@ -47,10 +47,7 @@ PYTHON = '  File "a.py", line 1, in main\n    take()\n  File "b.py", line 2, in 
 
 @pytest.mark.parametrize(("text", "words"), [
     (GDB, "MPIDI_progress < MPIR_Wait < PMPI_Allreduce < collbench_run"),
-    (PY_SPY, "poll < PMPI_Barrier"),
-    (PYTHON, "fill < take < main"),
-    ("gdb could not look into it", ""),
-    ("", ""),
+    (PY_SPY, "poll < PMPI_Barrier"), (PYTHON, "fill < take < main"), ("gdb could not look into it", ""), ("", ""),
 ])  # fmt: skip
 def test_the_innermost_calls_of_the_main_thread(text, words):
     assert innermost(text) == words
@@ -65,20 +62,13 @@ def test_a_process_has_its_own_stack_from_any_thread():
 
 
 @pytest.mark.parametrize(("state", "status", "how"), [
-    ("Z", 0, ProcessEnd(exit_code=0)),
-    ("Z", 4 << 8, ProcessEnd(exit_code=4)),
-    ("Z", 9, ProcessEnd(killed=True, signal=9)),
+    ("Z", 0, ProcessEnd(exit_code=0)), ("Z", 4 << 8, ProcessEnd(exit_code=4)), ("Z", 9, ProcessEnd(killed=True, signal=9)),
     ("Z", 11 | 0x80, ProcessEnd(killed=True, signal=11)),  # with a core dump
-    ("Z", 60, ProcessEnd(killed=True, signal=60)),
-    ("S", 0, ProcessEnd()),
+    ("Z", 60, ProcessEnd(killed=True, signal=60)), ("S", 0, ProcessEnd()),
 ])  # fmt: skip
 def test_how_a_process_ended(monkeypatch, state, status, how):
     monkeypatch.setattr(diagnosis, "_stat", lambda pid: [state, *["0"] * 48, str(status)])
     assert how_ended(77) == how
-
-
-def test_a_process_that_is_not_there_has_no_end():
-    assert not how_ended(1 << 30).is_known and began_of(1 << 30) == -1
 
 
 @pytest.fixture
@@ -93,8 +83,7 @@ def child():
     ({"began": 1}, False),  # another process that has that number now
     ({"began": -1}, False),
     ({"host": "other"}, False),  # containers number their processes alike
-    ({"pid": 1}, False),
-    ({"pid": 10**30, "began": -1}, False),
+    ({"pid": 1}, False), ({"pid": 10**30, "began": -1}, False),
     ({"pid": os.getpid(), "began": began_of(os.getpid())}, False),  # it would end itself with them
 ])  # fmt: skip
 def test_only_a_process_with_a_matching_identity_is_watched(changes, watched, child):
@@ -163,7 +152,7 @@ def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_an_early_exit_is_none_of_a_signal():
+def test_an_early_exit_is_none_of_a_signal_and_a_process_that_is_not_there_has_no_end():
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     try:
         until(lambda: how_ended(process.pid).is_known, "the end")
@@ -171,6 +160,7 @@ def test_an_early_exit_is_none_of_a_signal():
     finally:
         process.wait()
     assert not how_ended(process.pid).is_known
+    assert not how_ended(1 << 30).is_known and began_of(1 << 30) == -1
 
 
 DOG = "import os, time; from collbench.control.watchdog import StartupWatchdog as Dog; dog = Dog(); "

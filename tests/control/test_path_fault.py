@@ -27,18 +27,13 @@ def resent(again, sent):
 
 
 @pytest.mark.parametrize(("report", "probe", "answering", "problem"), [
-    (QUIET, None, BOTH_ANSWER, None),
-    (STALLED, HOLE, BOTH_ANSWER, PathProblem.MTU),
+    (QUIET, None, BOTH_ANSWER, None), (STALLED, HOLE, BOTH_ANSWER, PathProblem.MTU),
     (STALLED, ProbeResult((576, 1000, 1500), ()), BOTH_ANSWER, PathProblem.STALLED),
     (STALLED, ProbeResult((576, 1400), (1200, 1500)), BOTH_ANSWER, PathProblem.STALLED),
     (STALLED, None, BOTH_ANSWER, PathProblem.STALLED),  # of one packet sent again and again no rate follows
-    (LOSSY, None, BOTH_ANSWER, PathProblem.LOSS),
-    (LOSSY, HOLE, BOTH_ANSWER, PathProblem.MTU),
-    (DEAF, None, ("n1",), PathProblem.ONE_WAY),
-    (DEAF, None, BOTH_ANSWER, PathProblem.STALLED),
-    (resent(2, 41), None, BOTH_ANSWER, None),
-    (resent(3, 41), None, BOTH_ANSWER, PathProblem.LOSS),
-    (resent(7, 10), None, BOTH_ANSWER, PathProblem.LOSS),
+    (LOSSY, None, BOTH_ANSWER, PathProblem.LOSS), (LOSSY, HOLE, BOTH_ANSWER, PathProblem.MTU), (DEAF, None, ("n1",), PathProblem.ONE_WAY),
+    (DEAF, None, BOTH_ANSWER, PathProblem.STALLED), (resent(2, 41), None, BOTH_ANSWER, None),
+    (resent(3, 41), None, BOTH_ANSWER, PathProblem.LOSS), (resent(7, 10), None, BOTH_ANSWER, PathProblem.LOSS),
     (resent(8, 10), None, BOTH_ANSWER, None),  # where nearly all packets are lost it is not chance
 ])  # fmt: skip
 def test_which_problem(report, probe, answering, problem):
@@ -49,8 +44,7 @@ def test_which_problem(report, probe, answering, problem):
 @pytest.mark.parametrize(("probe", "answering", "known"), [
     (ProbeResult(), ("n1", "n2"), True),  # nothing passes to n2, and its answers arrive
     (ProbeResult((576, 1000, 1500), ()), ("n1", "n2"), False),  # some acknowledgements may be lost on the way back
-    (ProbeResult((576, 1400), (1200, 1500)), ("n1", "n2"), False),
-    (None, ("n1", "n2"), False),
+    (ProbeResult((576, 1400), (1200, 1500)), ("n1", "n2"), False), (None, ("n1", "n2"), False),
 ])  # fmt: skip
 def test_the_direction_of_a_stalled_path_is_known_only_if_nothing_passes(probe, answering, known):
     found = fault(STALLED, probe, answering)

@@ -12,6 +12,7 @@ from collbench.control.security import Keys, secret_of
 from collbench.errors import UsageError
 from collbench.launch.detect import detect_torchrun
 from collbench.launch.info import LaunchInfo
+from tests.backends.pairs import at_once
 from tests.cli.command import PROGRAM, running, start, until
 from tests.control.ends_here import free_port
 
@@ -23,7 +24,7 @@ def info(token="job 1", ranks=2, secret="", local_ranks=1):
 GIVEN = {"COLLBENCH_SECRET": "sixteen or more letters"}
 
 
-def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other():
+def test_it_and_its_two_pairs_of_keys_are_the_same_for_all_ranks_of_a_launch_and_no_other():
     first = secret_of(info(), GIVEN)
     assert first.source == "COLLBENCH_SECRET"
     assert first.key == secret_of(info(), {**GIVEN, "HOME": "/nowhere"}).key
@@ -31,16 +32,12 @@ def test_it_is_the_same_for_all_ranks_of_a_launch_and_no_other():
     others = [secret_of(info("job 2"), GIVEN), secret_of(info(ranks=3), GIVEN), secret_of(info(), another)]
     assert len({first.key, *(other.key for other in others)}) == 4
     assert len({first.key, first.derived("listener"), first.derived("caller"), first.derived("ports")}) == 4
-    keys = Keys.of(first)
+    keys, again = Keys.of(first), Keys.of(secret_of(info(), GIVEN))
+    assert (keys.listener, keys.caller) == (again.listener, again.caller)
+    assert len({*keys.listener, *keys.caller}) == 4
+    assert all(len(key) == 40 for key in (*keys.listener, *keys.caller))
     shown = f"{first!r} {first} {keys!r} {keys}"
     assert repr(first.key)[2:-1] not in shown and all(key.decode() not in shown for key in (*keys.listener, *keys.caller))
-
-
-def test_both_ends_have_the_same_two_pairs_of_keys():
-    one, other = Keys.of(secret_of(info(), GIVEN)), Keys.of(secret_of(info(), GIVEN))
-    assert (one.listener, one.caller) == (other.listener, other.caller)
-    assert len({*one.listener, *one.caller}) == 4
-    assert all(len(key) == 40 for key in (*one.listener, *one.caller))
 
 
 def test_other_sources_are_a_token_a_file_of_the_local_start_one_that_the_user_names_and_settings(tmp_path):
@@ -89,20 +86,18 @@ def test_a_secret_has_16_characters_or_more(length, enough, tmp_path):
         if enough:
             assert secret_of(info(), env)
         else:
-            with pytest.raises(UsageError, match=f"{length} characters"):
+            place = path if "COLLBENCH_SECRET_FILE" in env else "COLLBENCH_SECRET"
+            with pytest.raises(UsageError) as raised:
                 secret_of(info(), env)
+            said = f"the secret in {place} has {length} characters, but needs 16: make one with openssl rand -hex 16"
+            assert str(raised.value) == said
 
 
 def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
     env = {"HOME": str(tmp_path)}
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(secret_of(info(), env).key)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = at_once(*[lambda: secret_of(info(), env).key] * 8)
     path = tmp_path / ".config/collbench/secret"
-    assert len(found) == 8 and len(set(found)) == 1
+    assert len(found) == 8 and set(found) == {secret_of(info(), env).key}
     assert (path.stat().st_mode & 0o777, len(path.read_bytes())) == (0o600, 64)
     assert [one.name for one in path.parent.iterdir()] == ["secret"]
     assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -110,8 +105,12 @@ def test_the_users_own_is_made_once_by_however_many_ranks_at_a_time(tmp_path):
 
 
 def test_without_a_home_or_one_that_cannot_be_written_launches_over_hosts_must_be_given_one(tmp_path):
-    with pytest.raises(UsageError, match="HOME is not set"):
+    with pytest.raises(UsageError) as raised:
         secret_of(info(), {})
+    assert str(raised.value) == (
+        "HOME is not set, so the secret with which ranks join cannot be stored: set COLLBENCH_SECRET to the same 16 or more characters for "
+        "all ranks (openssl rand -hex 16)"
+    )
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="COLLBENCH_SECRET"):
         secret_of(info(), {"HOME": str(tmp_path / "file")})
@@ -137,8 +136,7 @@ def test_on_one_host_a_private_folder_serves(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("case", "why"), [
     pytest.param("another user's folder", "only its owner", marks=AS_ROOT),
-    pytest.param("a link in it", "cannot be read", marks=AS_ROOT),
-    ("a link to a folder", r"\(Not a directory\)|\(Too many"),
+    pytest.param("a link in it", "cannot be read", marks=AS_ROOT), ("a link to a folder", r"\(Not a directory\)|\(Too many"),
 ])  # fmt: skip
 def test_the_folder_of_last_resort_is_checked_and_its_links_are_not_followed(case, why, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))

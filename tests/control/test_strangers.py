@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from collbench.control import security
 from collbench.control.members import Member
 from collbench.control.security import ConnectionsRefused, Keys, Secret, UnknownConnections, closing, is_remote
 from collbench.control.tree import restarted
@@ -79,10 +78,8 @@ STRANGERS = {
     "a greeting that stops": lambda here: knock(here, GREETING[:11]),
     "a greeting of another mechanism": lambda here: knock(here, GREETING.replace(b"CURVE", b"PLAIN")),
     "a handshake that is garbage": lambda here: knock(here, GREETING, b"\x04\xff" + random.Random(1).randbytes(255)),
-    "ZeroMQ without a key": without_curve,
-    "another secret": another_secret,
-    "another key": another_key,
-}
+    "ZeroMQ without a key": without_curve, "another secret": another_secret, "another key": another_key,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
@@ -136,7 +133,7 @@ def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here):
     hub = here.hub()
     with launch() as second:
         second.port = here.port
-        with pytest.raises(UsageError, match=rf"port {here.port} is in use"):
+        with pytest.raises(UsageError, match=rf"port {here.port} is in use .*set MASTER_PORT"):
             second.hub()
         with pytest.raises(WaitExpired, match=r"rank 1 was refused .*MASTER_PORT"):
             second.spoke(1).join(about(1), 0.5)
@@ -227,54 +224,6 @@ def test_a_flood_does_not_take_memory_and_rank_0_works_meanwhile(here):
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """What the kernel was asked to do, in order."""
-    found = []
-    monkeypatch.setattr(security, "drop_all", lambda descriptor: found.append("all"))
-    monkeypatch.setattr(security, "drop_from", lambda descriptor, sources: found.append(sorted(sources) or "none"))
-    return found
-
-
-def pending(most, most_of_source):
-    found = UnknownConnections(most, most_of_source)
-    found.listeners.add(99)
-    return found
-
-
-def test_a_source_above_its_limit_is_held_back_until_half_of_it_is_free(calls):
-    found = pending(100, 4)
-    for descriptor in range(4):
-        found.add(descriptor, "10.0.0.9")
-    assert calls == []
-    found.add(4, "10.0.0.9")
-    assert calls == [["10.0.0.9"]] and list(found.held_back) == ["10.0.0.9"]
-    found.remove(0)
-    found.remove(1)
-    assert calls == [["10.0.0.9"]]
-    found.remove(2)
-    assert calls == [["10.0.0.9"], "none"]
-
-
-def test_all_sources_are_held_back_above_the_whole_limit(calls):
-    found = pending(4, 100)
-    for descriptor in range(4):
-        found.add(descriptor, f"10.0.0.{descriptor}")
-    assert calls == []
-    found.add(4, "10.0.0.4")
-    assert calls == ["all"] and not found.held_back
-    for descriptor in range(3):
-        found.remove(descriptor)
-    assert calls == ["all", "none"]
-
-
-def test_ranks_of_this_host_are_not_counted_by_source(calls):
-    found = pending(100, 1)
-    for descriptor in range(3):
-        found.add(descriptor, None)
-    assert calls == [] and len(found) == 3 and 1 in found and found.remove(1) is None
 
 
 @pytest.mark.parametrize(("address", "remote"), [("10.0.0.1", True), ("fe80::1%eth0", True), (None, False), ("", False), ("socket", False)])

@@ -34,12 +34,9 @@ def test_every_field_is_read_from_its_place_and_an_older_kernel_returns_less():
 
 
 @pytest.mark.parametrize(("info", "stalled", "lossy"), [
-    (TcpInfo(unacked=3, retransmits=4), True, False),
-    (TcpInfo(unacked=3, retransmits=1), False, False),
-    (TcpInfo(unacked=0, retransmits=4), False, False),
-    (TcpInfo(unacked=90, sent=99), False, False),
-    (TcpInfo(retransmitted=1), False, True),
-    (TcpInfo(out_of_order=1), False, True),
+    (TcpInfo(unacked=3, retransmits=4), True, False), (TcpInfo(unacked=3, retransmits=1), False, False),
+    (TcpInfo(unacked=0, retransmits=4), False, False), (TcpInfo(unacked=90, sent=99), False, False),
+    (TcpInfo(retransmitted=1), False, True), (TcpInfo(out_of_order=1), False, True),
 ])  # fmt: skip
 def test_a_connection_is_stalled_by_repeated_timeouts_and_lossy_by_packets_sent_again_or_out_of_order(info, stalled, lossy):
     assert (info.stalled, info.lossy) == (stalled, lossy)
@@ -151,8 +148,7 @@ def test_a_kernel_that_listens_acknowledges_probes_that_no_process_reads():
     ((576, 1000), (1200, 1500, 1500), 1000),
     ((576, 1000), (1500,), None),  # one may be lost by chance
     ((576, 1400), (1200, 1500), None),  # a larger one passes
-    ((), (576, 1500), None),
-    ((576, 1500), (), None),
+    ((), (576, 1500), None), ((576, 1500), (), None),
 ])  # fmt: skip
 def test_a_limit_needs_two_sizes_that_fail_above_all_that_pass(passed, failed, limit):
     assert ProbeResult(passed, failed).limit == limit

@@ -96,12 +96,12 @@ with Watchdog(0.3, "rank 3 (here, pid 1)").phase("broadcast 8 B on mpi: measurin
 
 
 class Ending:
-    """Records the actions of an ending, in order."""
+    """Records the actions of an ending, in order. Of rank 0 it is for all ranks, and watches their processes."""
 
-    def __init__(self, for_all, watched):
+    def __init__(self, of_rank_0):
         self.done = []
-        self.ending = EndProcess(lambda *_: self.done.append("end"), lambda sentence, code: self.done.append(f"{sentence} {code}"), for_all)
-        self.node = SimpleNamespace(descriptors=[1] if watched else [], kill=lambda *_: self.done.append("kill"))
+        self.ending = EndProcess(lambda *_: self.done.append("end"), lambda *said: self.done.append("{} {}".format(*said)), of_rank_0)
+        self.node = SimpleNamespace(descriptors=[1] if of_rank_0 else [], kill=lambda *_: self.done.append("kill"))
 
     def at(self, *seconds):
         """Return the actions within so many seconds after its begin."""
@@ -112,20 +112,15 @@ class Ending:
         return self.done
 
 
-def test_what_rank_0_has_not_reported_by_then_is_reported_before_the_others_end():
-    assert Ending(for_all=True, watched=True).at(0.5) == []
-    once = ["interrupted by SIGTERM 143"]  # and the others stay for 1.5 s
-    assert Ending(for_all=True, watched=True).at(0.5, 1.1, 1.4) == once
-    assert Ending(for_all=False, watched=False).at(0.5, 1.1, 1.4) == []
-
-
-@pytest.mark.parametrize(("for_all", "watched", "first"), [(True, True, ["interrupted by SIGTERM 143"]), (False, False, [])])
-def test_then_all_ranks_end(for_all, watched, first):
-    assert Ending(for_all, watched).at(1.1, 2.1) == [*first, "kill", "end"]
+@pytest.mark.parametrize(("of_rank_0", "reported"), [(True, ["interrupted by SIGTERM 143"]), (False, [])])
+def test_what_rank_0_has_not_reported_by_then_is_reported_before_the_others_end_and_then_all_ranks_end(of_rank_0, reported):
+    assert Ending(of_rank_0).at(0.5) == []
+    assert Ending(of_rank_0).at(0.5, 1.1, 1.4) == reported  # and the others stay for 1.5 s
+    assert Ending(of_rank_0).at(1.1, 2.1) == [*reported, "kill", "end"]
 
 
 def test_it_asks_to_be_called_again_for_its_word_and_for_its_end():
-    actual, now = Ending(for_all=True, watched=True), time.monotonic()
+    actual, now = Ending(of_rank_0=True), time.monotonic()
     actual.at()
     assert actual.ending.tick(now) == pytest.approx(now + 1.0, abs=0.5)
     assert actual.ending.tick(now + 1.6) == pytest.approx(now + 2.0, abs=0.5)

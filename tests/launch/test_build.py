@@ -1,7 +1,5 @@
 """The digest of this build of collbench, and the software of hosts."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from collbench.launch import software
 PACKAGE = Path(software.__file__).parents[1]
 
 
-def package(folder: Path) -> Path:
+def package(folder):
     (folder / "inner" / "__pycache__").mkdir(parents=True)
     (folder / "inner" / "one.py").write_text("one = 1\n")
     (folder / "loop.c").write_text("int main;\n")
@@ -21,7 +19,7 @@ def package(folder: Path) -> Path:
     return folder
 
 
-def test_the_digest_is_the_same_in_every_folder(tmp_path: Path) -> None:
+def test_the_digest_is_the_same_in_every_folder(tmp_path):
     here, there = package(tmp_path / "here"), package(tmp_path / "a" / "there")
     shutil.rmtree(there / "inner" / "__pycache__")
     (there / "_loop.so").write_bytes(b"compiled in another folder")
@@ -29,22 +27,21 @@ def test_the_digest_is_the_same_in_every_folder(tmp_path: Path) -> None:
     assert software.digest_of(here) == software.digest_of(there)
 
 
-@pytest.mark.parametrize("change", ["content", "new file", "name", "C source"])
-def test_a_changed_source_changes_the_digest(change: str, tmp_path: Path) -> None:
+CHANGES = {
+    "content": lambda package: (package / "inner/one.py").write_text("one = 2\n"), "new file": lambda package: (package / "two.py").touch(),
+    "name": lambda package: (package / "inner/one.py").rename(package / "inner/two.py"),
+    "C source": lambda package: (package / "loop.c").write_text("int other;\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_source_changes_the_digest(change, tmp_path):
     here, there = package(tmp_path / "here"), package(tmp_path / "there")
-    one = there / "inner" / "one.py"
-    if change == "content":
-        one.write_text("one = 2\n")
-    elif change == "new file":
-        (there / "two.py").touch()
-    elif change == "name":
-        one.rename(there / "inner" / "two.py")
-    else:
-        (there / "loop.c").write_text("int other;\n")
+    change(there)
     assert software.digest_of(here) != software.digest_of(there)
 
 
-def test_a_build_survives_json() -> None:
+def test_a_build_survives_json():
     own = software.own()
     assert software.read_build(own.as_json()) == own and str(own) == f"{__version__}+{software.digest_of(PACKAGE)}"
 
@@ -52,11 +49,11 @@ def test_a_build_survives_json() -> None:
 @pytest.mark.parametrize(
     "value", [0, None, [], [1, "0.1.0"], [1, "0.1.0", "\x1b[2J"], [1, "0" * 41, "a"], [True, "1", "a"], [-1, "1", "a"], ["1", "1", "a"]]
 )
-def test_anything_else_is_not_a_build(value: object) -> None:
+def test_anything_else_is_not_a_build(value):
     assert software.read_build(value) is None
 
 
-def test_software_that_differs_is_named_with_its_hosts() -> None:
+def test_software_that_differs_is_named_with_its_hosts():
     same = {"python": "3.11.2", "torch": "2.13.0"}
     groups = software.grouped([("n1", same), ("n2", same), ("n3", {"python": "3.12.1"})])
     assert groups == [{"hosts": ["n1", "n2"], **same}, {"hosts": ["n3"], "python": "3.12.1"}]

@@ -1,7 +1,5 @@
 """COLLBENCH_MPI: the library that mpi4py loads and the mpiexec that belongs to it; any other value is one sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -10,13 +8,13 @@ import pytest
 from collbench.launch.explain import library
 from collbench.launch.mpi import CHOSEN, NotAnMpi, chosen_library, chosen_mpiexec, with_chosen
 from collbench.launch.spawn import find_mpiexec
-from tests.cli.command import Finished, one_sentence, run
+from tests.cli.command import one_sentence, run
 from tests.launchers.stored import measured, stored
 
 ELF = b"\x7fELF"
 
 
-def installation(folder: Path, library: str, *, program: str = "bin/mpiexec") -> Path:
+def installation(folder, library, *, program="bin/mpiexec"):
     """Return a folder like that of an installed MPI, with files that nothing loads."""
     for file, content in ((library, ELF), (program, b"")):
         path = folder / file
@@ -29,7 +27,7 @@ def installation(folder: Path, library: str, *, program: str = "bin/mpiexec") ->
 @pytest.mark.parametrize(
     "at", ["lib/libmpi.so", "lib/libmpi.so.12", "lib/release/libmpi.so.12", "lib64/libmpi.so.40", "lib/x86_64/libmpi.so"]
 )
-def test_a_library_and_the_mpiexec_of_its_installation(at: str, tmp_path: Path) -> None:
+def test_a_library_and_the_mpiexec_of_its_installation(at, tmp_path):
     folder = installation(tmp_path, at)
     env = {CHOSEN: str(folder / at)}
     assert chosen_library(env) == folder / at
@@ -39,7 +37,7 @@ def test_a_library_and_the_mpiexec_of_its_installation(at: str, tmp_path: Path) 
         assert chosen_library({CHOSEN: str(folder)}) == folder / at
 
 
-def test_a_stub_of_a_wheel_is_passed_over_and_without_an_mpiexec_of_its_own_that_of_path_is_used(tmp_path: Path) -> None:
+def test_a_stub_of_a_wheel_is_passed_over_and_without_an_mpiexec_of_its_own_that_of_path_is_used(tmp_path):
     wheel = installation(tmp_path / "wheel", "lib/libmpi.so.40")
     (wheel / "lib/libmpi.so").write_text("")
     assert chosen_library({CHOSEN: str(wheel)}) == wheel / "lib/libmpi.so.40"
@@ -48,13 +46,13 @@ def test_a_stub_of_a_wheel_is_passed_over_and_without_an_mpiexec_of_its_own_that
     assert find_mpiexec({CHOSEN: str(folder), "PATH": ""}) is None
 
 
-def test_nothing_chosen() -> None:
+def test_nothing_chosen():
     assert chosen_library({}) is chosen_library({CHOSEN: ""}) is chosen_mpiexec({}) is None
     assert with_chosen({"A": "1"}) == {"A": "1"}
 
 
 @pytest.mark.parametrize("value", ["missing", "empty"])
-def test_a_path_without_a_library(value: str, tmp_path: Path) -> None:
+def test_a_path_without_a_library(value, tmp_path):
     (tmp_path / "empty").mkdir()
     env = {CHOSEN: str(tmp_path / value)}
     for function in (chosen_library, chosen_mpiexec, find_mpiexec, with_chosen):
@@ -65,30 +63,27 @@ def test_a_path_without_a_library(value: str, tmp_path: Path) -> None:
 
 
 class TestCommand:
-    def measure(self, folder: Path, value: str, *words: str) -> Finished:
+    def measure(self, folder, value, *words):
         return run(folder, "allreduce", "--sizes", "1K", "--out", "run", *words, env={CHOSEN: value}, timeout=60)
 
     @pytest.mark.contract
-    def test_a_missing_file_is_one_sentence(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_one_sentence(self, tmp_path):
         done = self.measure(tmp_path, "/nowhere/libmpi.so")
         assert done.returncode == 2 and "/nowhere/libmpi.so, which does not exist" in one_sentence(done)
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.long
-    def test_a_file_that_is_not_a_library_is_one_sentence(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_library_is_one_sentence(self, tmp_path):
         (tmp_path / "libmpi.so").write_text("not a library")
         done = self.measure(tmp_path, str(tmp_path / "libmpi.so"), "--backend", "mpi")
         assert done.returncode == 2 and f"{CHOSEN}={tmp_path}/libmpi.so does not load" in one_sentence(done)
 
     @pytest.mark.long
-    @pytest.mark.parametrize(
-        ("python", "name"),
-        [
-            pytest.param("impi_python", "Intel MPI 20", marks=pytest.mark.impi),
-            pytest.param("openmpi_python", "Open MPI", marks=pytest.mark.openmpi),
-        ],
-    )
-    def test_the_wheel_of_mpi4py_measures_over_it(self, python: str, name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("python", "name"), [
+        pytest.param("impi_python", "Intel MPI 20", marks=pytest.mark.impi),
+        pytest.param("openmpi_python", "Open MPI", marks=pytest.mark.openmpi),
+    ])  # fmt: skip
+    def test_the_wheel_of_mpi4py_measures_over_it(self, python, name, request, tmp_path):
         folder = Path(request.getfixturevalue(python)).parents[1]
         found = stored(self.measure(tmp_path, str(folder), "--backend", "mpi"), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0)}
@@ -96,7 +91,7 @@ class TestCommand:
 
     @pytest.mark.impi
     @pytest.mark.long
-    def test_the_doctor_shows_the_library_and_its_mpiexec(self, impi_python: str, tmp_path: Path) -> None:
+    def test_the_doctor_shows_the_library_and_its_mpiexec(self, impi_python, tmp_path):
         folder = Path(impi_python).parents[1]
         done = run(tmp_path, "doctor", "--launch", "--format", "json", env={CHOSEN: str(folder)}, timeout=60)
         shown = json.loads(done.stdout)

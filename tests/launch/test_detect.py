@@ -38,37 +38,31 @@ OUTER_PMI = {**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID"
 
 
 # Ranks: rank, number of ranks, local rank, number of local ranks. Place: meeting point and port.
-@pytest.mark.parametrize(
-    ("env", "launcher", "ranks", "place", "mpi"),
-    [
-        (captured.SRUN_NONE, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
-        (captured.SRUN_PMI2, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmi"),
-        (captured.SRUN_PMIX, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmix"),
-        (OUTER_PMI, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
-        ({**captured.SRUN_NONE, **WITH_MASTER}, "srun", (2, 3, 0, 1), ("tcp://[fe80::7]", 29500), None),
-        (captured.HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
-        (captured.INTEL_HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
-        (captured.PRTE, "mpirun", (2, 3, 1, 3), ("tcp://127.0.0.1", None), "pmix"),
-        (ELSEWHERE, "mpirun", (2, 3, 1, 2), ("mpi", None), "pmix"),
-        ({**ELSEWHERE, "MASTER_ADDR": "h1"}, "mpirun", (2, 3, 1, 2), ("tcp://h1", None), "pmix"),
-        (captured.TORCHRUN, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),  # the agent's store owns the master port
-        ({**captured.SRUN_PMI2, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
-        ({**captured.PRTE, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
-        (captured.KUBERNETES, "torchrun", (3, 4, 0, 1), ("tcp://job-0.svc", 23456), None),  # without torchrun the port is free
-        ({**captured.SBATCH, **LOCAL, "COLLBENCH_RANK": "1"}, "local", (1, 3, 1, 3), ("ipc:///tmp/c/control", None), None),
-        ({**captured.HYDRA, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmi"),
-        ({**captured.PRTE, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmix"),
-    ],
-)
+@pytest.mark.parametrize(("env", "launcher", "ranks", "place", "mpi"), [
+    (captured.SRUN_NONE, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
+    (captured.SRUN_PMI2, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmi"),
+    (captured.SRUN_PMIX, "srun", (2, 3, 0, 1), ("tcp://n1", None), "pmix"),
+    (OUTER_PMI, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
+    ({**captured.SRUN_NONE, "SLURM_DISTRIBUTION": "arbitrary", "MASTER_ADDR": "h"}, "srun", (2, 3, 0, 1), ("tcp://h", None), None),
+    ({**captured.SRUN_NONE, **WITH_MASTER}, "srun", (2, 3, 0, 1), ("tcp://[fe80::7]", 29500), None),
+    (captured.HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
+    (captured.INTEL_HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
+    (captured.PRTE, "mpirun", (2, 3, 1, 3), ("tcp://127.0.0.1", None), "pmix"),
+    (ELSEWHERE, "mpirun", (2, 3, 1, 2), ("mpi", None), "pmix"),
+    ({**ELSEWHERE, "MASTER_ADDR": "h1"}, "mpirun", (2, 3, 1, 2), ("tcp://h1", None), "pmix"),
+    (captured.TORCHRUN, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),  # the agent's store owns the master port
+    ({**captured.SRUN_PMI2, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
+    ({**captured.PRTE, **captured.TORCHRUN}, "torchrun", (1, 2, 1, 2), ("tcp://localhost", None), None),
+    (captured.KUBERNETES, "torchrun", (3, 4, 0, 1), ("tcp://job-0.svc", 23456), None),  # without torchrun the port is free
+    ({**captured.SBATCH, **LOCAL, "COLLBENCH_RANK": "1"}, "local", (1, 3, 1, 3), ("ipc:///tmp/c/control", None), None),
+    (captured.HYDRA_IN_SLURM, "mpirun", (1, 2, 0, 1), ("mpi", None), "pmi"),  # variables of Slurm's step are those of its daemons
+    ({**captured.HYDRA, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmi"),
+    ({**captured.PRTE, **LOCAL}, "local", (2, 3, 2, 3), ("ipc:///tmp/c/control", None), "pmix"),
+])  # fmt: skip
 def test_the_launch_of_each_launcher(env, launcher, ranks, place, mpi):
     info = detect(env)
     assert (info.launcher, (info.rank, info.ranks, info.local_rank, info.local_ranks)) == (launcher, ranks)
     assert ((info.meeting, info.port), info.mpi) == (place, mpi)
-
-
-def test_inside_slurm_the_step_of_mpirun_is_that_of_its_daemons():
-    info = detect(captured.HYDRA_IN_SLURM)
-    assert (info.launcher, info.rank, info.ranks, info.mpi) == ("mpirun", 1, 2, "pmi")
 
 
 class TestSrun:
@@ -100,19 +94,10 @@ class TestSrun:
             detect(env)
         assert detect({**env, "SLURMD_NODENAME": "m2"}).meeting  # nodes that share this host
 
-    def test_the_host_of_rank_0_is_unknown_with_an_arbitrary_distribution(self):
-        env = {**captured.SRUN_NONE, "SLURM_DISTRIBUTION": "arbitrary"}
-        with pytest.raises(UsageError, match=r"arbitrary.*MASTER_ADDR"):
-            detect(env)
-        assert detect({**env, "MASTER_ADDR": "h"}).meeting == "tcp://h"
-
-    def test_kill_on_bad_exit_is_advised_unless_set(self):
+    def test_the_advice_of_a_step_and_a_shell_in_one_of_one_task_may_start_ranks_itself(self):
         assert detect(captured.SRUN_NONE).advice == (slurm.RANKS_NOT_ENDED,)
         assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ()
-
-    def test_a_shell_in_a_step_of_one_task_may_start_ranks_itself(self):
-        assert detect(captured.SRUN_ONE).ranks == 1
-        assert detect(captured.SRUN_ONE).advice == (slurm.SINGLE_TASK,)
+        assert (detect(captured.SRUN_ONE).ranks, detect(captured.SRUN_ONE).advice) == (1, (slurm.SINGLE_TASK,))
         assert detect(captured.SRUN_ONE, LocalRequest(ranks=4)) is None
 
 
@@ -129,6 +114,10 @@ class TestAllocationWithoutStep:
             detect(captured.SRUN_PMI2)
         monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.0]")
         assert detect(captured.SRUN_PMI2).launcher == "srun"
+
+
+def test_as_many_ranks_as_the_launcher_started_are_accepted():
+    assert detect(captured.HYDRA, LocalRequest(ranks=3)).ranks == 3
 
 
 def test_concurrent_jobs_of_mpirun_have_tokens_of_their_own():
@@ -154,7 +143,7 @@ class TestTorchrun:
 class TestEndOfJob:
     """MPICH's mpiexec with -disable-auto-cleanup waits for a stopped rank, unless it gets an abort message."""
 
-    def test_mpiexec_gets_an_abort_message_with_the_exit_code(self):
+    def test_mpiexec_gets_an_abort_message_with_the_exit_code_and_other_launchers_none(self):
         ours, theirs = os.pipe()
         env = {**captured.HYDRA, "PMI_FD": str(theirs)}
         mpi.end_of_job(detect(env), env)()
@@ -163,8 +152,6 @@ class TestEndOfJob:
         with suppress(BrokenPipeError):
             mpi.end_of_job(detect(env), env)()
         os.close(theirs)
-
-    def test_other_launchers_get_none(self):
         assert mpi.end_of_job(detect(captured.SRUN_PMI2), captured.SRUN_PMI2) is None
         assert mpi.end_of_job(detect(captured.HYDRA), {**captured.HYDRA, "PMI_FD": ""}) is None
 
@@ -188,50 +175,25 @@ class TestEndOfStep:
         assert slurm.end_of_step(detect(captured.HYDRA_IN_SLURM), captured.HYDRA_IN_SLURM) is None
 
 
-def test_a_worker_of_a_node_reads_the_launch_of_its_task():
-    info = detect(captured.SRUN_NONE)
-    assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
-
-
 WORKER = to_variable(LaunchInfo("srun", 0, 1, 0, 1, "tcp://n1", "t", advice=(slurm.RANKS_NOT_ENDED,)))
 WRONG_ADVICE = [WORKER.replace(json.dumps([slurm.RANKS_NOT_ENDED]), each) for each in ('"x"', "[1]", '[{"kind": "of_a_later_version"}]')]
+assert WORKER not in WRONG_ADVICE
 WRONG_WORKERS = ["", "{}", "[]", "null", '{"launcher": 1}', "[" * 100_000, *WRONG_ADVICE]
-# What is wrong in an environment: its error has the name and the value.
+# What is wrong in an environment: its error has the name and the value. The sentences of others are in test_launch_sentences.
 INVALID = [
-    (captured.TORCHRUN, "RANK", "foo"), (captured.TORCHRUN, "RANK", "2"), (captured.TORCHRUN, "WORLD_SIZE", "-1"),
-    (captured.TORCHRUN, "MASTER_PORT", "70000"), (captured.HYDRA, "PMI_SIZE", "two"), (captured.HYDRA, "MPI_LOCALRANKID", "5"),
-    (captured.PRTE, "OMPI_COMM_WORLD_RANK", "3"), (captured.SRUN_NONE, "SLURM_PROCID", "x"), (captured.SRUN_NONE, "SLURM_STEP_ID", "x"),
-    (captured.SRUN_NONE, "SLURM_STEP_NODELIST", "n[1-"), (captured.SRUN_NONE, "SLURM_STEP_TASKS_PER_NODE", "2"),
-    (captured.SRUN_NONE, "SLURM_LOCALID", "7"),
+    (captured.TORCHRUN, "WORLD_SIZE", "-1"), (captured.TORCHRUN, "MASTER_PORT", "70000"), (captured.HYDRA, "PMI_SIZE", "two"),
+    (captured.PRTE, "OMPI_COMM_WORLD_RANK", "3"), (captured.SRUN_NONE, "SLURM_PROCID", "x"),
 ]  # fmt: skip
 
 
-def test_what_replaces_the_advice_is_wrong():
-    assert WORKER not in WRONG_ADVICE
-
-
-@pytest.mark.parametrize(
-    ("env", "match"),
-    [
-        *(({**env, name: value}, f"(?s)(?=.*{name})(?=.*{re.escape(value)})") for env, name, value in INVALID),
-        ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
-        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK"),
-        ({**captured.PRTE, **captured.KUBERNETES, "RANK": "0", "WORLD_SIZE": "1"}, r"WORLD_SIZE=1, .*started 3 "),
-        *(({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER") for text in WRONG_WORKERS),
-    ],
-)
+@pytest.mark.parametrize(("env", "match"), [
+    *(({**env, name: value}, f"(?s)(?=.*{name})(?=.*{re.escape(value)})") for env, name, value in INVALID),
+    ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
+    *(({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER") for text in WRONG_WORKERS),
+])  # fmt: skip
 def test_a_launch_that_cannot_be_is_refused(env, match):
     with pytest.raises(UsageError, match=match):
         detect(env)
-
-
-def test_ranks_under_a_launcher_must_be_its_number():
-    with pytest.raises(UsageError, match=r"--ranks 2 .*mpirun started 3"):
-        detect(captured.HYDRA, LocalRequest(ranks=2))
-    assert detect(captured.HYDRA, LocalRequest(ranks=3)).ranks == 3
-
-
-assert WORKER not in WRONG_ADVICE
 
 
 NAMES = sorted({name for env in captured.ALL.values() for name in env} | {"COLLBENCH_WORKER", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"})

@@ -1,13 +1,10 @@
 """Files that killed libraries leave in /dev/shm: removed where they are this user's, and no living process maps them."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,25 +25,25 @@ print("mapped", flush=True)
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Path:
+def segment(tmp_path):
     """A file in a folder that takes the place of /dev/shm, where other runs of this machine clean up as well."""
     path = tmp_path / NAME
     path.write_bytes(bytes(4096))
     return path
 
 
-def abandoned(segment: Path) -> list[str]:
+def abandoned(segment):
     return remove_abandoned(str(segment.parent))
 
 
 @pytest.fixture
-def any_age(monkeypatch: pytest.MonkeyPatch) -> None:
+def any_age(monkeypatch):
     monkeypatch.setattr(shared_memory, "_JUST_MADE_S", -1.0)
     monkeypatch.setattr(shared_memory, "_UNSEEN_S", -1.0)
 
 
 @contextmanager
-def holder(path: Path, then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
+def holder(path, then="sys.stdin.read()"):
     line = [sys.executable, "-c", HOLDER.format(then=then), str(path)]
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout and process.stdout.readline() == "mapped\n"
@@ -57,18 +54,18 @@ def holder(path: Path, then: str = "sys.stdin.read()") -> Iterator[subprocess.Po
 
 @pytest.mark.contract
 @pytest.mark.usefixtures("any_age")
-def test_a_file_that_a_living_process_maps_stays_and_one_of_a_dead_process_goes(segment: Path) -> None:
+def test_a_file_that_a_living_process_maps_stays_and_one_of_a_dead_process_goes(segment):
     with holder(segment):
         assert NAME not in abandoned(segment) and segment.exists()
     assert NAME in abandoned(segment) and not segment.exists()
 
 
-def test_a_file_that_was_just_made_stays(segment: Path) -> None:
+def test_a_file_that_was_just_made_stays(segment):
     assert NAME not in abandoned(segment) and segment.exists()
 
 
 @pytest.mark.usefixtures("any_age")
-def test_other_files_and_other_users_files_stay(segment: Path) -> None:
+def test_other_files_and_other_users_files_stay(segment):
     other = segment.with_name(f"database{os.getpid()}")
     other.write_bytes(b"x")
     try:
@@ -82,7 +79,7 @@ def test_other_files_and_other_users_files_stay(segment: Path) -> None:
 
 
 @pytest.mark.contract
-def test_what_a_launch_left_is_removed_at_its_end(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_launch_left_is_removed_at_its_end(segment, monkeypatch):
     monkeypatch.setattr(shared_memory, "_JUST_MADE_S", 0.2)
     monkeypatch.setattr(shared_memory, "_sees_all_processes", lambda: True)
     with holder(segment):
@@ -92,13 +89,13 @@ def test_what_a_launch_left_is_removed_at_its_end(segment: Path, monkeypatch: py
 
 @pytest.mark.parametrize(("total", "free", "is_short"), [(1 << 16, 0, True), (64 << 20, 64 << 20, True), (8 << 30, 1 << 20, True),
                                                          (8 << 30, 4 << 30, False)])  # fmt: skip
-def test_only_little_shared_memory_explains_a_bus_error(total: int, free: int, is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_little_shared_memory_explains_a_bus_error(total, free, is_short, monkeypatch):
     monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda _: SimpleNamespace(total=total, free=free))
     assert (shared_memory.REMEDY in shared_memory.shortage_behind(signal.SIGBUS)) is is_short
     assert shared_memory.shortage_behind(signal.SIGKILL) == shared_memory.shortage_behind(None) == ""
 
 
-def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:
+def test_a_process_removes_what_it_has_mapped(segment):
     with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         assert remove_mapped(str(segment.parent)) == [NAME]
     assert not segment.exists()
@@ -106,7 +103,7 @@ def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:
 
 
 @pytest.mark.contract
-def test_a_rank_that_ends_hard_removes_what_it_has_mapped() -> None:
+def test_a_rank_that_ends_hard_removes_what_it_has_mapped():
     shared = Path("/dev/shm") / NAME
     shared.write_bytes(bytes(4096))
     then = "from collbench.control.watchdog import end_process; end_process('hang: x', 4)"

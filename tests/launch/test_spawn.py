@@ -14,7 +14,6 @@ from msgspec.structs import asdict, replace
 
 from collbench.errors import UsageError
 from collbench.launch import detect, slurm
-from collbench.launch import detect as mpi
 from collbench.launch import spawn as mpi_start
 from collbench.launch.detect import detect_local, is_follower, to_variable
 from collbench.launch.info import LaunchInfo
@@ -196,7 +195,6 @@ def launched(folder, code="none"):
     return process, b"COLLBENCH_TEST_MANY=" + os.fsencode(folder)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
     process, mark = launched(tmp_path)
@@ -205,7 +203,6 @@ def test_a_proxy_that_ignores_signals_ends_with_collbench(number, tmp_path):
     assert process.wait(5) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("code", "ours"), [("0", 0), ("3", 3)])
 def test_a_proxy_that_outlives_its_launcher_is_ended_and_the_code_kept(code, ours, tmp_path):
     process, mark = launched(tmp_path, code)
@@ -238,15 +235,12 @@ class TestMpiexec:
             assert "was killed" not in sentence
 
 
-@pytest.mark.parametrize(
-    ("code", "recorded", "env", "given"),
-    [
-        (2, 2, {"PMI_RANK": "0"}, 0),
-        (2, 2, {}, 2),  # children without mpiexec, or Open MPI: the code itself counts
-        (2, 1, {"PMI_RANK": "0"}, 2),  # another rank does not end: mpiexec must end it
-        (4, 2, {"PMI_RANK": "0"}, 4),
-    ],
-)
+@pytest.mark.parametrize(("code", "recorded", "env", "given"), [
+    (2, 2, {"PMI_RANK": "0"}, 0),
+    (2, 2, {}, 2),  # children without mpiexec, or Open MPI: the code itself counts
+    (2, 1, {"PMI_RANK": "0"}, 2),  # another rank does not end: mpiexec must end it
+    (4, 2, {"PMI_RANK": "0"}, 4),
+])  # fmt: skip
 def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, recorded, env, given):
     for rank in range(recorded):
         (tmp_path / f"exit-{rank}").write_text(str(code))
@@ -254,21 +248,12 @@ def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, reco
     assert mpi_start.code_for_launcher(code, env) == given
 
 
-@pytest.mark.parametrize(
-    ("code", "family", "number"),
-    [
-        (9, "MPICH", signal.SIGKILL),
-        (7, "MPICH", signal.SIGBUS),
-        (137, "Open MPI", signal.SIGKILL),
-        (143, "MPICH", None),  # MPI_ERR_OTHER of MPI_Init
-        (15, "MPICH", None),  # its other form
-        (137, "MPICH", None),
-        (9, "Open MPI", None),
-        (14, "Open MPI", None),
-        (255, "Intel MPI", None),
-        (9, "other", None),
-    ],
-)
+@pytest.mark.parametrize(("code", "family", "number"), [
+    (9, "MPICH", signal.SIGKILL), (7, "MPICH", signal.SIGBUS), (137, "Open MPI", signal.SIGKILL),
+    (143, "MPICH", None),  # MPI_ERR_OTHER of MPI_Init
+    (15, "MPICH", None),  # its other form
+    (137, "MPICH", None), (9, "Open MPI", None), (14, "Open MPI", None), (255, "Intel MPI", None), (9, "other", None),
+])  # fmt: skip
 def test_which_codes_may_be_a_signal(code, family, number):
     assert mpi_start.possible_signal(code, family) == number
 
@@ -295,16 +280,12 @@ def test_ranks_that_end_while_they_open_a_backend_name_it(how, name):
     assert earlier_crash(without_crashed({}, caught.value)) == caught.value.fact
 
 
-@pytest.mark.parametrize(
-    ("version", "ranks", "flags"),
-    [
-        ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
-        ("mpiexec (Open MPI) 5.0.11", 4, []),
-        ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626", 9, ["-launcher", "fork", "-host", "localhost"]),
-        ("another MPI's", 5, []),
-    ],
-)
+@pytest.mark.parametrize(("version", "ranks", "flags"), [
+    ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
+    ("mpiexec (Open MPI) 5.0.11", 4, []), ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
+    ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626", 9, ["-launcher", "fork", "-host", "localhost"]),
+    ("another MPI's", 5, []),
+])  # fmt: skip
 def test_mpiexecs_flags(tmp_path, version, ranks, flags):
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text(f'#!/bin/sh\necho "{version}"\n')
@@ -312,17 +293,13 @@ def test_mpiexecs_flags(tmp_path, version, ranks, flags):
     assert mpi_start.command(mpiexec, ranks, ["x"], cores=4) == [str(mpiexec), *flags, "-n", str(ranks), "x"]
 
 
-class TestNodeWorkers:
-    INFO = LaunchInfo("srun", 1, 3, 0, 1, "tcp://10.0.0.1", "slurm:c:8.0", port=29500, mpi="pmi", hosts=("n1", "n2", "n3"))
-
-    def run(self, folder, info, k, todo="0,0,0,0,0,0"):
-        return node_workers(info, k, [str(folder), todo], os.environ, program=[sys.executable, "-c", RANK], grace_s=0.3)
-
-    def test_ranks_follow_the_tasks_and_a_failing_worker_gives_its_code(self, tmp_path):
-        assert self.run(tmp_path, self.INFO, 2, "0,0,0,4") == 4
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["rank-2", "rank-3"]
-        launch = launch_of(tmp_path, 3)
-        assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in launch
+def test_ranks_of_a_node_follow_the_tasks_and_a_failing_worker_gives_its_code(tmp_path):
+    info = LaunchInfo("srun", 1, 3, 0, 1, "tcp://10.0.0.1", "slurm:c:8.0", port=29500, mpi="pmi", hosts=("n1", "n2", "n3"))
+    program = [sys.executable, "-c", RANK]
+    assert node_workers(info, 2, [str(tmp_path), "0,0,0,4"], os.environ, program=program, grace_s=0.3) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-2", "rank-3"]
+    launch = launch_of(tmp_path, 3)
+    assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in launch
 
 
 @pytest.mark.parametrize(
@@ -339,7 +316,7 @@ def test_a_rank_gets_the_terminal_from_its_parent():
     assert not terminal({"OMPI_COMM_WORLD_RANK": "0"}).stdout
 
 
-def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch):
     """Between the end of the last rank and the return of the old handlers; Ctrl-C would otherwise start the next launch."""
     supervisor = Supervisor([SupervisedProcess("rank 0", [sys.executable, "-c", ""], dict(os.environ))])
     monkeypatch.setattr(supervisor, "_close_pidfds", lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -351,7 +328,7 @@ def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch: pytest
 NODE = LaunchInfo("srun", 1, 3, 0, 1, "tcp://n1", "slurm:7.0", mpi="pmi", hosts=("n1", "n2", "n3"), facts={"srun_mpi": "pmi2"})
 
 
-def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
+def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it():
     """The second of three nodes, with four ranks each."""
     found = [_worker(NODE, 4, number) for number in range(4)]
     assert [(one.rank, one.ranks, one.local_rank, one.local_ranks) for one in found] == [(4 + i, 12, i, 4) for i in range(4)]
@@ -359,30 +336,22 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
     assert [detect_local({"COLLBENCH_WORKER": to_variable(one)}) for one in found] == found
 
 
-@pytest.mark.parametrize(
-    ("env", "rank", "mpi"),
-    [
-        ({"COLLBENCH_RANK": "1"}, 1, None),
-        ({"PMI_RANK": "2"}, 2, "pmi"),
-        ({"OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 3, "pmix"),
-        ({"COLLBENCH_RANK": "1", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 1, None),
-    ],
-)
-def test_a_rank_takes_its_number_from_the_nearest_launcher(env: dict[str, str], rank: int, mpi: str | None) -> None:
+@pytest.mark.parametrize(("env", "rank", "mpi"), [
+    ({"COLLBENCH_RANK": "1"}, 1, None), ({"PMI_RANK": "2"}, 2, "pmi"), ({"OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 3, "pmix"),
+    ({"COLLBENCH_RANK": "1", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "0"}, 1, None),
+])  # fmt: skip
+def test_a_rank_takes_its_number_from_the_nearest_launcher(env, rank, mpi):
     env = {"COLLBENCH_LOCAL": "/tmp/collbench-x", "COLLBENCH_RANKS": "4", **env}
     found = detect_local(env)
     assert found and (found.rank, found.ranks, found.mpi, found.secret) == (rank, 4, mpi, "/tmp/collbench-x/secret")
     assert is_follower(env) == (rank != 0)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rank": 12}, {"rank": -1}, {"local_rank": 4}, {"local_rank": -1}, {"local_ranks": 13}, {"rank": "1"}, {"facts": {"a": 1}},
-        {"hosts": [1]},
-    ],
-)  # fmt: skip
-def test_an_impossible_worker_is_rejected(changes: dict[str, object]) -> None:
+@pytest.mark.parametrize("changes", [
+    {"rank": 12}, {"rank": -1}, {"local_rank": 4}, {"local_rank": -1}, {"local_ranks": 13}, {"rank": "1"}, {"facts": {"a": 1}},
+    {"hosts": [1]},
+])  # fmt: skip
+def test_an_impossible_worker_is_rejected(changes):
     values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         detect_local({"COLLBENCH_WORKER": json.dumps(values)})
@@ -398,41 +367,35 @@ BY_HAND = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_P
 HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
 
 
-def test_slurm_counts_its_nodes_and_torchrun_its_agents() -> None:
+def test_slurm_counts_its_nodes_and_torchrun_its_agents():
     by_hand = [detect.detect_torchrun({**BY_HAND, **more}) for more in ({"GROUP_RANK": "3"}, {})]
     assert [info and info.node for info in (slurm.detect(STEP), *by_hand)] == ["1", "3", ""]
 
 
 # By variables that are added to those of a step: the process manager, and whether Slurm leaves the end of the step to collbench.
 OF_STEPS = [
-    ({}, None, True),
-    ({"SLURM_KILL_BAD_EXIT": "1"}, None, False),
-    ({"SLURM_KILL_BAD_EXIT": "0"}, None, True),
+    ({}, None, True), ({"SLURM_KILL_BAD_EXIT": "1"}, None, False), ({"SLURM_KILL_BAD_EXIT": "0"}, None, True),
     ({"PMIX_NAMESPACE": "slurm.pmix.7.0", "PMIX_RANK": "2"}, "pmix", True),
     ({"PMIX_NAMESPACE": "slurm.pmix.7.1", "PMIX_RANK": "2"}, None, True),  # an outer step's
-    ({"PMI_SIZE": "4", "PMI_JOBID": "7.0"}, "pmi", True),
-    ({"PMI_SIZE": "4", "PMI_JOBID": "6.0"}, None, True),
+    ({"PMI_SIZE": "4", "PMI_JOBID": "7.0"}, "pmi", True), ({"PMI_SIZE": "4", "PMI_JOBID": "6.0"}, None, True),
     ({"PMI_CONTROL_PORT": "1"}, "pmi", True),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("more", "manager", "ends"), OF_STEPS)
-def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more: dict[str, str], manager: str | None, ends: bool) -> None:
+def test_the_process_manager_of_a_step_and_whether_collbench_ends_it(more, manager, ends):
     info = slurm.detect({**STEP, **more})
     assert info and info.mpi == manager
     assert (slurm.end_of_step(info, {**STEP, **more}) is not None) is ends
 
 
-@pytest.mark.parametrize(
-    ("family", "node"),
-    [
-        ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
-        ([(41, "prted", "900")], "41@900"),
-        ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
-        ([], ""),
-    ],
-)
-def test_mpiexec_has_one_daemon_on_each_node(family: list[tuple[int, str, str]], node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi, "ancestors", lambda: family)
-    info = mpi.detect_mpirun(HYDRA)
+@pytest.mark.parametrize(("family", "node"), [
+    ([(41, "python", "900"), (40, "bash", "800"), (39, "hydra_pmi_proxy", "700")], "39@700"),
+    ([(41, "prted", "900")], "41@900"),
+    ([(41, "bash", "900"), (1, "systemd", "1")], ""),  # a shell for each rank does not identify the node
+    ([], ""),
+])  # fmt: skip
+def test_mpiexec_has_one_daemon_on_each_node(family, node, monkeypatch):
+    monkeypatch.setattr(detect, "ancestors", lambda: family)
+    info = detect.detect_mpirun(HYDRA)
     assert info and info.node == node

@@ -5,7 +5,9 @@ import signal
 import pytest
 
 from collbench.backends import registry
+from collbench.control.world import World
 from collbench.measuring import open_backends
+from tests.measure.launches import ALONE
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +17,13 @@ def signals_are_left_as_they_were():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def world():
+    alone = World(ALONE, 5.0)
+    yield alone
+    alone.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 from collbench.backends.backend import Group
 from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
-from collbench.launch.info import LaunchInfo
 from collbench.measuring.engine import Engine, Measured, Work
 from collbench.measuring.listeners import Listener
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
@@ -44,7 +42,7 @@ class Loop:
     enqueue_s: None = None
     starts_ns: Any = None
 
-    def run(self, count: int, batch: int = 1, slot: int = 0) -> Any:
+    def run(self, count, batch=1, slot=0):
         self.events.append("verify" if self.native is None else "sample")
         self.starts_ns = np.zeros((1, count))
         return np.full((1, count), 1e-3 * batch)
@@ -55,10 +53,10 @@ class Buffers:
 
     page_bytes = 4096
 
-    def fill(self, slot: int, for_check: bool) -> None:
+    def fill(self, slot, for_check):
         assert for_check is True
 
-    def check(self, slot: int) -> list[Mismatch | None]:
+    def check(self, slot):
         return [None, WRONG if slot == 0 else None]
 
 
@@ -68,23 +66,23 @@ class Recorder(Listener):
 
     events: list[str]
 
-    def begin(self, ready: PreparedCase, world: World) -> None:
+    def begin(self, ready, world):
         assert isinstance(ready, PreparedCase) and world.rank == 0
         self.events.append("begin")
 
-    def end(self, ready: PreparedCase) -> dict[str, Any]:
+    def end(self, ready):
         assert isinstance(ready, PreparedCase)
         self.events.append("end")
         return {"number": 7}
 
     @contextmanager
-    def verifying(self, ready: PreparedCase) -> Iterator[None]:
+    def verifying(self, ready):
         assert isinstance(ready, PreparedCase)
         self.events.append("verifying")
         yield
         self.events.append("verified")
 
-    def evidence(self, world: World, reports: Any, moved: Any) -> dict[str, Any]:
+    def evidence(self, world, reports, moved):
         return {"numbers": [report["number"] for report in reports], "rank": world.rank, "moved": moved}
 
 
@@ -95,20 +93,20 @@ class MadeUp(Work):
     events: list[str] = field(default_factory=list)
     refusal: Text | None = None
 
-    def prepare(self, world: World) -> PreparedCase | Text:
+    def prepare(self, world):
         assert world.rank == 0
         self.events.append("prepare")
         program = SimpleNamespace(free=lambda: self.events.append("free"), calls=list)
-        loop, checking = Loop(self.events), Loop(self.events, native=None)  # type: ignore[arg-type]
+        loop, checking = Loop(self.events), Loop(self.events, native=None)
         groups = {"groups": ((0,),), "own_groups": (Group((0,), (0,)),), "buffers": (Buffers(),)}
         case = make_case(backend="mpi", mode="isolated")
-        return self.refusal or PreparedCase(ALLREDUCE, case, loop=loop, checking=checking, program=program, **groups)  # type: ignore[arg-type]
+        return self.refusal or PreparedCase(ALLREDUCE, case, loop=loop, checking=checking, program=program, **groups)
 
-    def gather(self, ready: PreparedCase, measured: Any, world: World) -> Any:
+    def gather(self, ready, measured, world):
         self.events.append("gather")
         return (measured.samples.shape, ready.case.operation, world.rank)
 
-    def listeners(self) -> list[Listener]:
+    def listeners(self):
         return [Recorder(self.events)]
 
 
@@ -118,23 +116,16 @@ class Unmonitored(MadeUp):
     monitored = False
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    opened = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield opened
-    opened.close()
-
-
-def backend(**values: Any) -> Any:
+def backend(**values):
     released = SimpleNamespace(name="mpi", ranks=1, virtual=False, flags=(), versions=lambda: {"mpi": "4"}, members=None)
     return SimpleNamespace(**{**vars(released), **values})
 
 
-def work(kind: type[MadeUp] = MadeUp, **values: Any) -> MadeUp:
+def work(kind=MadeUp, **values):
     return kind(BackendContext(backend(), {(0,): Group((0,), (0,))}, None), **values)
 
 
-def done(result: Any) -> Measured:
+def done(result):
     assert isinstance(result, Measured) and result.measured is not None
     assert result.measured.samples.tolist() == [[1e-3] * 3] and result.measured.stopped == "iterations"
     assert result.gathered == ((1, 3), "allreduce", 0)
@@ -143,7 +134,7 @@ def done(result: Any) -> Measured:
 
 @pytest.mark.parametrize("kind", [MadeUp, Unmonitored])
 @pytest.mark.parametrize("monitors", [True, False])
-def test_the_events_of_a_measurement_come_in_their_order(world: World, kind: type[MadeUp], monitors: bool) -> None:
+def test_the_events_of_a_measurement_come_in_their_order(world, kind, monitors):
     made_up = work(kind)
     result = done(Engine(world, check=2, monitors=monitors).measure(made_up, BUDGET))
     sampled = ["begin", "sample", "sample", "sample", "end"]  # the first call, another one to warm up, and the samples
@@ -155,54 +146,51 @@ def test_the_events_of_a_measurement_come_in_their_order(world: World, kind: typ
     assert (result.checked, [error.wrong for error in result.wrong or ()]) == (2, [2, 2])
 
 
-def test_without_verification_nothing_is_wrong_and_nothing_is_checked(world: World) -> None:
+def test_without_verification_or_where_it_cannot_be_nothing_is_wrong_or_checked_and_there_is_no_phase_of_it(world, monkeypatch):
     made_up = work()
     result = done(Engine(world, check=0).measure(made_up, BUDGET))
     assert (result.checked, result.wrong, "verifying" in made_up.events) == (0, [], False)
     assert [phase.name for phase in result.phases] == ["set-up"]
-
-
-def test_what_cannot_be_verified_has_no_phase_of_verification(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MadeUp, "verify", lambda *_: (0, []))
     result = done(Engine(world, check=1).measure(work(), BUDGET))
     assert (result.checked, result.wrong, [phase.name for phase in result.phases]) == (0, [], ["set-up"])
 
 
-def test_the_watchdog_waits_as_long_as_samples_may_take(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    extended: list[float] = []
+def test_the_watchdog_waits_as_long_as_samples_may_take(world, monkeypatch):
+    extended = []
     monkeypatch.setattr(World, "extend_timeout", lambda self, seconds: extended.append(seconds) or nullcontext())
     done(Engine(world, check=0).measure(work(), BUDGET))
     assert extended == [BUDGET.max_time_s]
 
 
-def test_the_reason_of_a_refusal_is_the_result(world: World) -> None:
+def test_the_reason_of_a_refusal_is_the_result(world):
     made_up = work(refusal=Text("the library lacks it"))
     assert Engine(world, check=1).measure(made_up, BUDGET) == Text("the library lacks it")
     assert made_up.events == ["prepare"]
 
 
-def test_the_rule_of_a_work_is_that_of_its_case(world: World) -> None:
+def test_the_rule_of_a_work_is_that_of_its_case(world):
     made_up = work()
     ready = made_up.prepare(world)
     assert isinstance(ready, PreparedCase)
-    rule = made_up.rule(replace(ready, case=replace(ready.case, mode="pipelined"), loop=Loop([], iterations=20)), BUDGET)  # type: ignore[arg-type]
+    rule = made_up.rule(replace(ready, case=replace(ready.case, mode="pipelined"), loop=Loop([], iterations=20)), BUDGET)
     assert (rule.budget, rule.size_bytes, rule.timed, rule.mode, rule.iterations) == (BUDGET, ready.case.size_bytes, [0], "pipelined", 20)
 
 
-def test_samples_are_taken_between_readings_of_the_counters_and_of_the_state(world: World) -> None:
-    events: list[str] = []
+def test_samples_are_taken_between_readings_of_the_counters_and_of_the_state(world):
+    events = []
 
     class Probe:
-        def measure(self) -> float:
+        def measure(self):
             events.append("probe")
             return 65e-9
 
     class Counters(Recorder):
-        def end(self, ready: PreparedCase) -> dict[str, Any]:
+        def end(self, ready):
             events.append("counters end")
             return {}
 
-    engine = Engine(world, 0, True, Probe(), Counters(events))  # type: ignore[arg-type]
+    engine = Engine(world, 0, True, Probe(), Counters(events))
     watched = {}
     for name, device, virtual in (("cpu", "cpu", False), ("gpu", "cuda", False), ("virtual", "cpu", True)):
         made_up = work()
@@ -215,31 +203,26 @@ def test_samples_are_taken_between_readings_of_the_counters_and_of_the_state(wor
     assert watched == {"cpu": ["probe", "begin", "probe", "counters end"], "gpu": ["begin", "counters end"], "virtual": []}
 
 
-@pytest.mark.parametrize(
-    ("oversubscribed", "of_backend", "virtual", "device", "crowded"),
-    [
-        (False, (), False, "cpu", False), (True, (), False, "cpu", True), (False, ("oversubscribed",), False, "cpu", True),
-        (True, (), True, "cpu", False), (True, (), False, "cuda", False),
-    ],
-)  # fmt: skip
-def test_ranks_or_threads_that_wait_for_cores_are_a_flag(
-    oversubscribed: bool, of_backend: tuple[str, ...], virtual: bool, device: str, crowded: bool
-) -> None:
-    engine = Engine(SimpleNamespace(oversubscribed=["a"] if oversubscribed else []), 1)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("oversubscribed", "of_backend", "virtual", "device", "crowded"), [
+    (False, (), False, "cpu", False), (True, (), False, "cpu", True), (False, ("oversubscribed",), False, "cpu", True),
+    (True, (), True, "cpu", False), (True, (), False, "cuda", False),
+])  # fmt: skip
+def test_ranks_or_threads_that_wait_for_cores_are_a_flag(oversubscribed, of_backend, virtual, device, crowded):
+    engine = Engine(SimpleNamespace(oversubscribed=["a"] if oversubscribed else []), 1)
     on = backend(flags=of_backend, virtual=virtual)
     assert engine.crowded(on, device) is crowded
     assert engine.flags(on, [make_case(device=device)]) == ["oversubscribed"] * crowded
 
 
-def test_a_row_has_what_the_launch_and_its_backend_report(world: World) -> None:
+def test_a_row_has_what_the_launch_and_its_backend_report(world):
     made_up = work()
     ready = made_up.prepare(world)
     assert isinstance(ready, PreparedCase)
     engine = Engine(world, 1, True, conditions={"host": {}}, slowed=parse_slowing([SLOWED]), began_s=lambda: 4.5)
     watched = engine.watch(made_up, ready, BUDGET)
     assert watched is not None
-    limits: Any = ("ceiling", "hard limit")
-    slow = replace(ready, loop=dataclasses.replace(ready.loop, native=False))  # type: ignore[type-var]
+    limits = ("ceiling", "hard limit")
+    slow = replace(ready, loop=dataclasses.replace(ready.loop, native=False))
     of_row = engine.context_of_row(slow, backend(flags=("of backend",)), watched, limits, flags=("more",))
     assert (of_row.ceiling, of_row.hard_bound, of_row.withheld, of_row.began_s, of_row.hosts) == (*limits, False, 4.5, [[0]])
     assert of_row.flags == ("of backend", "slowed", "python_loop", "more")
@@ -249,13 +232,13 @@ def test_a_row_has_what_the_launch_and_its_backend_report(world: World) -> None:
     several = engine.context_of_row(ready, backend(), watched, limits, cases=[ready.case, make_case(operation="broadcast")])
     assert (several.evidence or {})["slowed"] == [SLOWED]
     crowded = engine.context_of_row(ready, backend(flags=("oversubscribed",)), watched, limits)
-    other = engine.context_of_row(ready, backend(), replace(watched, moved=SimpleNamespace(other_path_fact="loopback", entry=dict)), limits)  # type: ignore[arg-type]
+    other = engine.context_of_row(ready, backend(), replace(watched, moved=SimpleNamespace(other_path_fact="loopback", entry=dict)), limits)
     assert crowded.withheld and other.withheld
 
 
-def test_wrong_data_has_the_ranks_of_the_job_and_four_sentences() -> None:
+def test_wrong_data_has_the_ranks_of_the_job_and_four_sentences():
     ready = SimpleNamespace(own_groups=[Group((4, 6), (0, 1))], buffers=[Buffers()])
-    (found,) = mismatches_in(ready, 0)  # type: ignore[arg-type]
+    (found,) = mismatches_in(ready, 0)
     assert found == replace(WRONG, rank=4)
     errors = [replace(WRONG, rank=rank) for rank in range(20)]
     assert check_fields(3, errors) == {"checked": 3, "wrong": 40, "wrong_detail": "; ".join(error.sentence() for error in errors[:4])}
@@ -265,13 +248,13 @@ def test_wrong_data_has_the_ranks_of_the_job_and_four_sentences() -> None:
     assert (entry["found"], [error["rank"] for error in entry["first"]]) == (20, list(range(16))) and wrong_evidence([]) == {}
 
 
-def test_a_program_is_freed_with_the_groups_of_its_case_alone() -> None:
-    released: list[Any] = []
+def test_a_program_is_freed_with_the_groups_of_its_case_alone():
+    released = []
     made_up = work()
     made_up.context = BackendContext(backend(release=released.append), {(0,): None}, None)
     pair = replace(ALLREDUCE, pair=True)
     group = Group((0,), (0,))
-    ready = PreparedCase(pair, make_case(), ((0,),), (group,), (), Loop([]), Loop([]), program=Program(((),)))  # type: ignore[arg-type]
+    ready = PreparedCase(pair, make_case(), ((0,),), (group,), (), Loop([]), Loop([]), program=Program(((),)))
     made_up.release(ready)
     assert released == [group]
     made_up.release(replace(ready, operation=ALLREDUCE))

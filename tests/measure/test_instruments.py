@@ -5,21 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.backend import Group
-from collbench.control.world import World
-from collbench.launch.info import LaunchInfo
 from collbench.measuring import instruments as counters
 from collbench.measuring.crossing import LeastBytes, MovedByHost
 from collbench.measuring.instruments import Counters, Instruments, moved_evidence
 from collbench.measuring.nccl_paths import rdma_bytes
 from collbench.operations.registry import operations
 from tests.helpers import make_case
-
-
-@pytest.fixture
-def world():
-    found = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    yield found
-    found.close()
 
 
 def ready(device="cpu", size=8, driven=(0, 1)):

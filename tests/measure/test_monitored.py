@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from collbench.control.watchdog import Watchdog
-from collbench.control.world import World
-from collbench.launch.info import LaunchInfo
 from collbench.measuring import monitored as watched_module
 from collbench.measuring.crossing import MovedBytes, OtherPath
 from collbench.measuring.instruments import CpuReading
@@ -29,7 +27,7 @@ class MadeUpProbe:
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def seen(monkeypatch, world):
     """Monitor a case with a measurement of no duration, or `each` of the budget; returns (result, budgets of the measurements)."""
 
     def run(*readings, each=0.0, stolen=0, threads=1, working=90, series=(1.0, 1.0, 1.0), ready=READY, **more):
@@ -40,19 +38,13 @@ def seen(monkeypatch):
             clock.now += each
             return Measurement(np.array([series]), 0.03)
 
-        moments = iter(
-            [
-                CpuReading(stolen * k, 1000 * (k + 1), 3 * k, working * k, {str(t): k * 9 * 10**8 for t in range(threads)}, float(k))
-                for k in range(9)
-            ]
-        )
+        def reading(k):
+            return CpuReading(stolen * k, 1000 * (k + 1), 3 * k, working * k, {str(t): k * 9 * 10**8 for t in range(threads)}, float(k))
+
+        moments = map(reading, range(9))
         monkeypatch.setattr(watched_module, "now", lambda: next(moments))
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
-        world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-        try:
-            return measure_monitored(ready, world, Budget(4.0), sample, MadeUpProbe(*readings) if readings else None, **more), budgets
-        finally:
-            world.close()
+        return measure_monitored(ready, world, Budget(4.0), sample, MadeUpProbe(*readings) if readings else None, **more), budgets
 
     return run
 
@@ -97,10 +89,9 @@ def test_a_hypervisor_that_took_the_cpu_is_reported(seen):
     assert (found.stolen, found.preempted, found.flags) == (0.05, 3, ["cpu_shared"])
 
 
-@pytest.mark.parametrize(
-    ("threads", "series", "flags"),
-    [(4096, (1.0, 7.0, 7.0), ["threads_share_cores"]), (4096, (1.0, 1.1, 1.1), []), (1, (1.0, 7.0, 7.0), [])],
-)
+@pytest.mark.parametrize(("threads", "series", "flags"), [
+    (4096, (1.0, 7.0, 7.0), ["threads_share_cores"]), (4096, (1.0, 1.1, 1.1), []), (1, (1.0, 7.0, 7.0), []),
+])  # fmt: skip
 def test_threads_that_share_cores_are_reported_if_times_vary(seen, threads, series, flags):
     found, _ = seen(threads=threads, series=series)
     assert found.flags == flags

@@ -1,8 +1,6 @@
 """Several pairs at once, and the creation of groups: figures of all pairs together on virtual ranks, and what each rank calls."""
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -18,22 +16,18 @@ from collbench.operations.builtin.p2p import MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDI
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.program import PythonCall
 from collbench.operations.sweep import Sweep
+from tests.cli.command import run
 from tests.measure.launches import RecordingListener, run_alone
 
 
-def rows_of(folder, *operations, pairs=(), ranks=4):
-    """Return the rows of a launch on virtual ranks, in the order of the plan."""
-    sweep = Sweep(operations, (1 << 20,), (dtype_named("float32"),), pairs=pairs, window=4)
-    budget = Budget(2, 20, 2)
-    request = Request("multipair", sweep, ("simulated",), frozenset(["simulated"]), budget=budget, ranks=ranks, out=folder / "run")
+def test_figures_are_of_all_pairs_together(tmp_path):
+    operations = (MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH)
+    sweep = Sweep(operations, (1 << 20,), (dtype_named("float32"),), pairs=(1, 0), window=4)
+    backends = ("simulated",)
+    request = Request("multipair", sweep, backends, frozenset(backends), budget=Budget(2, 20, 2), ranks=4, out=tmp_path / "run")
     listener = RecordingListener()
     assert run_alone(task_of, request, listener) == 0
-    return listener.in_order
-
-
-def test_figures_are_of_all_pairs_together(tmp_path):
-    rows = rows_of(tmp_path, MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH, pairs=(1, 0))
-    *multipair, other = rows
+    *multipair, other = listener.in_order
     assert [row.group for row in multipair] == ["1 pair", "2 pairs"] * 2
     for row, pairs, ways in zip(multipair, (1, 2, 1, 2), (1, 1, 2, 2), strict=True):
         assert row.message_rate == pytest.approx(ways * pairs / row.time_s.p50)
@@ -91,8 +85,7 @@ def test_every_rank_makes_every_group_and_frees_its_own_and_the_last_rank_may_be
 @pytest.mark.long
 @pytest.mark.skipif(not find_spec("torch"), reason="no torch")
 def test_groups_of_several_groups_at_once_are_refused_by_torch(tmp_path):
-    line = [sys.executable, "-m", "collbench", "init", "--ranks", "4", "--backend", "gloo", "--split", "MOD 2", "--format", "json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = run(tmp_path, "init", "--ranks", "4", "--backend", "gloo", "--split", "MOD 2", "--format", "json")
     rows = [json.loads(each) for each in done.stdout.splitlines()]
     assert done.returncode == 2 and {row["operation"] for row in rows} >= {"init_create", "init_reform"}
     assert {row["na_fact"]["kind"] for row in rows if row["operation"] not in ("init_nodes", "init_session")} == {"option_unsupported"}
@@ -100,12 +93,9 @@ def test_groups_of_several_groups_at_once_are_refused_by_torch(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.skipif(not find_spec("mpi4py"), reason="no mpi4py")
-@pytest.mark.parametrize("split", [[], ["--split", "MOD 2"]])
+@pytest.mark.parametrize("split", [["--ranks", "2"], ["--ranks", "4", "--split", "MOD 2"]])
 def test_a_session_of_real_ranks_makes_a_communicator(split, tmp_path):
-    line = [
-        sys.executable, "-m", "collbench", "init", "--ranks", "2" if not split else "4", "--backend", "mpi", "-n", "3", "-w", "1", *split,
-    ]  # fmt: skip
-    done = subprocess.run([*line, "--format", "json"], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    done = run(tmp_path, "init", *split, "--backend", "mpi", "-n", "3", "-w", "1", "--format", "json", timeout=100)
     rows = {row["operation"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 0, done.stderr
     assert rows["init_session"]["time_s"]["p50"] > 0 and rows["init_session"]["evidence"]["grown"]["open_files"] <= 2
@@ -113,9 +103,8 @@ def test_a_session_of_real_ranks_makes_a_communicator(split, tmp_path):
 
 @pytest.mark.long
 def test_groups_of_real_ranks_leave_no_file_open(tmp_path):
-    command = [sys.executable, "-m", "collbench", "init", "--ranks", "2", "--backend", "gloo", "-n", "5", "-w", "2"]
-    more = ["--max-time", "20", "--timeout", "60", "--out", str(tmp_path / "run"), "--quiet"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=150, check=False)
+    words = ["--ranks", "2", "--backend", "gloo", "-n", "5", "-w", "2", "--max-time", "20", "--timeout", "60", "--out", "run", "--quiet"]
+    done = run(tmp_path, "init", *words, timeout=100)
     assert done.returncode == 0, done.stderr
     rows = {row["operation"]: row for row in map(json.loads, (tmp_path / "run" / "cells.jsonl").read_text().splitlines())}
     assert set(rows) == {f"init_{name}" for name in ("create", "first", "session", "halves", "alternate", "nodes", "reform")}

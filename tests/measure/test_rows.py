@@ -25,19 +25,9 @@ BACKEND = SimpleNamespace(name="mpi", api="mpi", ranks=2)
 
 
 def row_of(
-    samples,
-    starts=None,
-    flags=(),
-    mode="isolated",
-    *,
-    operation=ALLREDUCE,
-    groups=((0, 1),),
-    timed=(0, 1),
-    case=None,
-    ceiling=None,
-    hard_bound=None,
-    **seen,
-):
+    samples, starts=None, flags=(), mode="isolated", *, operation=ALLREDUCE, groups=((0, 1),), timed=(0, 1), case=None, ceiling=None,
+    hard_bound=None, **seen,
+):  # fmt: skip
     """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
     measured = Measurement(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
@@ -241,21 +231,17 @@ def stored_with(starts_ago_s, *, hosts=((0, 1), (2,)), timed=(0, 1, 2), requeste
     return arrays.get("start_s"), row.evidence.get("sample_starts")
 
 
-def test_the_starts_are_since_the_run_began_and_only_of_one_clock():
+def test_the_starts_are_since_the_run_began_only_of_one_clock_and_of_a_pair_of_the_timed_rank_with_the_messages_of_an_iteration():
     starts, about = stored_with([[40.0, 30.0], [39.0, 29.0], [7.0, 7.0]])
     assert starts[:2] == pytest.approx(np.array([[60.0, 70.0], [61.0, 71.0]]), abs=0.01)
     assert np.isnan(starts[2]).all()
     assert about == {"ranks": [0, 1, 2], "messages": 1}
-
-
-def test_of_a_pair_the_timed_rank_has_its_starts_and_the_messages_of_an_iteration():
     starts, about = stored_with([[40.0], [40.0]], hosts=((0, 1),), timed=(0,))
     assert (starts.shape, about) == ((1, 1), {"ranks": [0], "messages": 64})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"requested": False}, {"taken_ago_s": WRAP_NS * 1e-9}, {"starts_ago_s": [[np.nan], [np.nan], [np.nan]]}, {"hosts": ((1,), (2,))}],
-)
+@pytest.mark.parametrize("change", [
+    {"requested": False}, {"taken_ago_s": WRAP_NS * 1e-9}, {"starts_ago_s": [[np.nan], [np.nan], [np.nan]]}, {"hosts": ((1,), (2,))},
+])  # fmt: skip
 def test_starts_that_are_unknown_or_ambiguous_are_not_stored(change):
     assert stored_with(**{"starts_ago_s": [[40.0], [40.0], [40.0]], **change}) == (None, None)

@@ -1,7 +1,5 @@
 """Which ranks an operation runs over: --split, pairs, and rounds of disjoint pairs in which every rank meets every other once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import chain
 
@@ -17,16 +15,16 @@ from collbench.operations.groups import circle_round, group_name, group_size, gr
 from tests.helpers import make_case
 
 
-@pytest.mark.parametrize(
-    ("n", "pairs"), [(2, ((0, 1),)), (4, ((0, 2), (1, 3))), (5, ((0, 2), (1, 3))), (8, ((0, 4), (1, 5), (2, 6), (3, 7))), (1, ())]
-)
-def test_a_rank_is_paired_with_the_one_half_of_all_further(n: int, pairs: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize(("n", "pairs"), [
+    (1, ()), (2, ((0, 1),)), (3, ((0, 1),)), (4, ((0, 2), (1, 3))), (5, ((0, 2), (1, 3))), (8, ((0, 4), (1, 5), (2, 6), (3, 7))),
+])  # fmt: skip
+def test_a_rank_is_paired_with_the_one_half_of_all_further(n, pairs):
     case = make_case(redop=None)
     assert groups_of(P2P_BANDWIDTH, case, n) == pairs
     assert group_size(P2P_BANDWIDTH, case, n) == 2
 
 
-def test_collectives_run_over_all_ranks_or_the_groups_of_a_split_which_have_names() -> None:
+def test_collectives_run_over_all_ranks_or_the_groups_of_a_split_which_have_names():
     whole, split = make_case(), make_case(split=Split("MOD", 2))
     assert groups_of(ALLREDUCE, whole, 4) == ((0, 1, 2, 3),) and group_size(ALLREDUCE, whole, 4) == 4
     assert groups_of(ALLREDUCE, split, 4) == ((0, 2), (1, 3)) and group_size(ALLREDUCE, split, 4) == 2
@@ -77,12 +75,9 @@ def test_any_text_is_a_split_or_one_sentence(text):
 
 GROUPS = {
     **dict.fromkeys([("MOD 2", 4), ("AND 0x1", 4), ("OR 0x2", 4)], ((0, 2), (1, 3))),
-    **dict.fromkeys([("DIV 2", 4), ("OR 0x1", 4)], ((0, 1), (2, 3))),
-    **dict.fromkeys([("AND 0x0", 3), ("DIV 8", 3)], ((0, 1, 2),)),
-    ("MOD 3", 6): ((0, 3), (1, 4), (2, 5)),
-    ("MOD 1", 2): ((0, 1),),
-    ("OR 0x7", 8): (tuple(range(8)),),
-}
+    **dict.fromkeys([("DIV 2", 4), ("OR 0x1", 4)], ((0, 1), (2, 3))), **dict.fromkeys([("AND 0x0", 3), ("DIV 8", 3)], ((0, 1, 2),)),
+    ("MOD 3", 6): ((0, 3), (1, 4), (2, 5)), ("MOD 1", 2): ((0, 1),), ("OR 0x7", 8): (tuple(range(8)),),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "n"), GROUPS)

@@ -1,13 +1,11 @@
 """Wrong data of an operation."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.operations.data import Mismatch
-from tests.helpers import Call, said
+from tests.helpers import said
 
-WORDS: dict[str, tuple[Call, str]] = {
+WORDS = {
     "wrong data": (lambda: Mismatch(0, 1, 2, "3", "2").sentence(), "rank 0: 1 wrong element, first at 2: wanted 3, got 2"),
     "wrong data with a likely cause": (lambda: Mismatch(1, 5, 17, "3.0", "2.0", "rank 0's share is missing").sentence(),
         "rank 1: 5 wrong elements, first at 17: wanted 3.0, got 2.0 (rank 0's share is missing)"),
@@ -15,5 +13,5 @@ WORDS: dict[str, tuple[Call, str]] = {
 
 
 @pytest.mark.parametrize(("call", "text"), WORDS.values(), ids=WORDS)
-def test_the_words_of_a_message(call: Call, text: str) -> None:
+def test_the_words_of_a_message(call, text):
     assert said(call) == text

@@ -1,14 +1,11 @@
 """A suite from TOML: its form, what it extends, its defaults; each mistake is one sentence with file, place and remedy."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,18 +16,18 @@ from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.dtypes import DTYPES, REDOPS
 from collbench.operations.registry import BrokenEntry, commands, operations
-from collbench.operations.suite import BUILT_IN, SCHEMA_FILE, Suite, check_form, check_names, concerns, operations_of, read_suite, schema
+from collbench.operations.suite import BUILT_IN, SCHEMA_FILE, check_form, check_names, concerns, operations_of, read_suite, schema
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 
 BACKENDS = ("nccl", "mpi", "gloo", "simulated")
 
 
 @pytest.fixture
-def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def suite(tmp_path, monkeypatch):
     """Writes files, the text without a name as a.toml, and reads a.toml with its names checked."""
     monkeypatch.chdir(tmp_path)
 
-    def read(text: str, **files: str) -> Suite:
+    def read(text, **files):
         for name, content in {"a": text, **files}.items():
             Path(f"{name}.toml").write_text(content)
         found = read_suite("a.toml")
@@ -43,7 +40,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ONE = 'schema = 1\n[[sweeps]]\noperations = ["allreduce"]\n'
 
 
-def test_a_single_value_is_a_list_of_one_and_a_path_is_meant_from_its_file(suite: Any, tmp_path: Path) -> None:
+def test_a_single_value_is_a_list_of_one_and_a_path_is_meant_from_its_file(suite, tmp_path):
     found = suite('schema = 1\ntitle = "t"\n[run]\nmax_time = 2\n[[sweeps]]\noperations = "allreduce"\nsizes = 8\nin_place = "both"\n')
     (table,) = found.sweeps
     assert dict(table.values) == {"operations": ["allreduce"], "sizes": [8], "in_place": ["both"]}
@@ -55,7 +52,7 @@ def test_a_single_value_is_a_list_of_one_and_a_path_is_meant_from_its_file(suite
     assert table.values["traffic"] == ["lib/t.csv"]
 
 
-def test_defaults_fill_what_a_sweep_leaves_out(suite: Any) -> None:
+def test_defaults_fill_what_a_sweep_leaves_out(suite):
     defaults = '[defaults]\nbackends = ["mpi"]\nskew = 4\nmodes = "batched"\n'
     text = f'schema = 1\n{defaults}[[sweeps]]\noperations = ["alltoallv"]\nmodes = "isolated"\n'
     (table,) = suite(text).sweeps
@@ -65,7 +62,7 @@ def test_defaults_fill_what_a_sweep_leaves_out(suite: Any) -> None:
     assert ("skew" in table.values, table.values["traffic"]) == (False, ["t.csv"])
 
 
-def test_a_suite_extends_others_key_by_key_and_sweep_by_sweep(suite: Any) -> None:
+def test_a_suite_extends_others_key_by_key_and_sweep_by_sweep(suite):
     base = """schema = 1
 title = "base"
 [run]
@@ -94,7 +91,7 @@ operations = ["broadcast"]
     assert all((table.values["backends"], table.values["sizes"]) == (["mpi"], ["1K"]) for table in found.sweeps)
 
 
-def test_the_digest_is_of_every_text_read_and_run_json_keeps_it(suite: Any) -> None:
+def test_the_digest_is_of_every_text_read_and_run_json_keeps_it(suite):
     first = suite('schema = 1\nextends = "b.toml"\n', b=ONE)
     assert first.digest == suite('schema = 1\nextends = "b.toml"\n', b=ONE).digest
     assert first.digest != suite('schema = 1\nextends = "b.toml"\n', b=ONE + "# other\n").digest
@@ -151,14 +148,14 @@ MISTAKES = {  # what follows "suite a.toml"
 
 
 @pytest.mark.parametrize("text", MISTAKES, ids=range(len(MISTAKES)))
-def test_a_mistake_is_one_sentence(text: str, suite: Any) -> None:
+def test_a_mistake_is_one_sentence(text, suite):
     with pytest.raises(UsageError) as raised:
         suite(text)
     expected = MISTAKES[text]
     assert str(raised.value) == (expected if expected.startswith("suite") else f"suite a.toml{expected}")
 
 
-def test_a_circle_is_refused_wherever_it_closes_but_two_ways_to_the_same_suite_are_none(suite: Any) -> None:
+def test_a_circle_is_refused_wherever_it_closes_but_two_ways_to_the_same_suite_are_none(suite):
     with pytest.raises(UsageError, match=r"a\.toml .*\(b\.toml -> c\.toml -> b\.toml\)"):
         suite('schema = 1\nextends = "b.toml"', b='schema = 1\nextends = "c.toml"', c='schema = 1\nextends = "b.toml"')
     named = 'schema = 1\n[[sweeps]]\nname = "x"\noperations = ["allreduce"]\n'
@@ -167,7 +164,7 @@ def test_a_circle_is_refused_wherever_it_closes_but_two_ways_to_the_same_suite_a
     assert [table.place for table in found.sweeps] == ["sweeps[1] 'x' of d.toml"]
 
 
-def test_a_file_that_is_no_text_or_a_pipe_is_refused(suite: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_or_a_pipe_is_refused(suite, tmp_path):
     (tmp_path / "a.toml").write_bytes(b"schema = 1\ntitle = '\xff'\n")
     with pytest.raises(UsageError, match=r"^suite a.toml, line 2: .*UTF-8"):
         read_suite("a.toml")
@@ -177,7 +174,7 @@ def test_a_file_that_is_no_text_or_a_pipe_is_refused(suite: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_built_in_suite_is_sound_and_begins_with_its_schema(name: str) -> None:
+def test_a_built_in_suite_is_sound_and_begins_with_its_schema(name):
     found = read_suite(name)
     check_names(found, BACKENDS)
     first = (SCHEMA_FILE.parent / f"{name}.toml").read_text().splitlines()[0]
@@ -185,14 +182,14 @@ def test_a_built_in_suite_is_sound_and_begins_with_its_schema(name: str) -> None
     assert all(table.name for table in found.sweeps), "by its name another suite replaces a sweep"
 
 
-def test_full_has_every_operation_and_gate_the_cases_of_the_gate() -> None:
+def test_full_has_every_operation_and_gate_the_cases_of_the_gate():
     full = {one.name for table in read_suite("full").sweeps for one in operations_of(table.values["operations"])}
     assert full == set(operations())
     (gate,) = read_suite("gate").sweeps
     assert (len(gate.values["operations"]), gate.values["sizes"]) == (4, ["8-1G"])
 
 
-def test_the_schema_describes_every_key_and_offers_the_words_that_collbench_knows() -> None:
+def test_the_schema_describes_every_key_and_offers_the_words_that_collbench_knows():
     from jsonschema import Draft202012Validator
 
     Draft202012Validator.check_schema(schema())
@@ -205,7 +202,7 @@ def test_the_schema_describes_every_key_and_offers_the_words_that_collbench_know
         SCHEMA_FILE.write_text(re.sub(r'(?<="enum": )\[[^]]*"allreduce"[^]]*\]', json.dumps(names), text), encoding="utf-8")
     keys = schema()["$defs"]
 
-    def offered(key: str) -> list[str]:
+    def offered(key):
         item = keys[key]["anyOf"][0]
         return list((item.get("anyOf") or [item])[0]["enum"])
 
@@ -217,7 +214,7 @@ def test_the_schema_describes_every_key_and_offers_the_words_that_collbench_know
 
 WORDS = st.sampled_from(["quick", "mpi", "allreduce", "8"])
 KEYS = st.sampled_from(["schema", "run", "defaults", "sweeps", "name", "operations", "sizes", "in_place", "max_time", "x"])
-TREE: st.SearchStrategy[Any] = st.recursive(
+TREE = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(), st.text(max_size=5), WORDS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
@@ -232,7 +229,7 @@ TEXTS = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(["run", "defaults", "sweeps", "title", "extends", "x"]), TREE, max_size=4))
-def test_no_document_is_a_traceback(document: dict[str, Any]) -> None:
+def test_no_document_is_a_traceback(document):
     try:
         check_form({"schema": 1, **document}, "a.toml")
     except UsageError as error:
@@ -241,7 +238,7 @@ def test_no_document_is_a_traceback(document: dict[str, Any]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
-def test_no_text_is_a_traceback(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_no_text_is_a_traceback(text, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
     path.write_text("schema = 1\n" + text, encoding="utf-8", newline="")
     try:
@@ -252,7 +249,7 @@ def test_no_text_is_a_traceback(text: str, tmp_path_factory: pytest.TempPathFact
         assert tomllib.loads(path.read_text())["schema"] == 1 and found.sweeps
 
 
-def test_what_extends_the_next_one_twice_or_itself_by_ever_longer_ways_ends(suite: Any) -> None:
+def test_what_extends_the_next_one_twice_or_itself_by_ever_longer_ways_ends(suite):
     names = [f"s{number}" for number in range(20)]
     files = {name: f'schema = 1\nextends = ["{after}.toml", "./x/../{after}.toml"]' for name, after in pairwise(names)}
     Path("x").mkdir()
@@ -262,7 +259,7 @@ def test_what_extends_the_next_one_twice_or_itself_by_ever_longer_ways_ends(suit
         suite('schema = 1\nextends = "x/../a.toml"')
 
 
-def test_a_long_list_is_compared_in_time_and_sweeps_have_a_limit(suite: Any) -> None:
+def test_a_long_list_is_compared_in_time_and_sweeps_have_a_limit(suite):
     sizes = ", ".join(f'{number}, "{number}K"' for number in range(1, 3_000))
     assert len(suite(f"{ONE}sizes = [{sizes}]").sweeps[0].values["sizes"]) == 5_998
     with pytest.raises(UsageError, match=r"sizes = .* twice"):
@@ -272,13 +269,13 @@ def test_a_long_list_is_compared_in_time_and_sweeps_have_a_limit(suite: Any) -> 
 
 
 @pytest.mark.parametrize(("key", "most"), [("ranks", 4096), ("ranks_per_node", 4096), ("gpus_per_process", 1024), ("launches", 10000)])
-def test_an_untrusted_suite_cannot_start_a_million_processes(key: str, most: int, suite: Any) -> None:
+def test_an_untrusted_suite_cannot_start_a_million_processes(key, most, suite):
     assert suite(f"{ONE}[run]\n{key} = {most}").run == {key: most}
     with pytest.raises(UsageError, match=rf"\[run\]: {key} = {most + 1} .* 1 to {most}"):
         suite(f"{ONE}[run]\n{key} = {most + 1}")
 
 
-def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tmp_path, monkeypatch):
     why = BrokenEntry("shift", "shifting:SHIFT", "does not load (ImportError: no rings)", "fix or uninstall shifting")
     monkeypatch.setattr("collbench.operations.suite.broken", lambda: {"shift": why})
     file = tmp_path / "a.toml"
@@ -288,11 +285,10 @@ def test_an_operation_of_a_plug_in_that_is_broken_is_reported_with_the_reason(tm
     assert str(actual.value) == f"suite {file}, sweeps[1] 'large': operation 'shift': {why}"
 
 
-@pytest.mark.parametrize(
-    ("key", "collective", "pair"),
-    [("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True)],
-)
-def test_a_key_concerns_a_sweep_if_it_concerns_one_of_its_operations(key: str, collective: bool, pair: bool) -> None:
+@pytest.mark.parametrize(("key", "collective", "pair"), [
+    ("window", False, True), ("streams", False, True), ("split", True, False), ("sizes", True, True), ("mode", True, True),
+])  # fmt: skip
+def test_a_key_concerns_a_sweep_if_it_concerns_one_of_its_operations(key, collective, pair):
     assert concerns(key, [ALLREDUCE]) is collective
     assert concerns(key, [P2P_BANDWIDTH]) is pair
     assert concerns(key, [ALLREDUCE, P2P_BANDWIDTH])

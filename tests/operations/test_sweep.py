@@ -1,9 +1,5 @@
 """Sweeps: which cases, in which order, in whole elements, each once; several are measured in one launch."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -89,8 +85,7 @@ def tunings_of(cases):
 
 
 @pytest.mark.parametrize(("backend", "device", "mode", "buffers", "largest"), [
-    ("mpi", "cpu", "isolated", "fixed", 64 * 2**20),
-    ("torch-nccl", "cuda", "pipelined", "rotating", 2**30),
+    ("mpi", "cpu", "isolated", "fixed", 64 * 2**20), ("torch-nccl", "cuda", "pipelined", "rotating", 2**30),
     ("nccl", "cuda", "pipelined", "rotating", 1024),
 ])  # fmt: skip
 def test_what_was_not_asked_for_is_the_backends_habit(backend, device, mode, buffers, largest):
@@ -137,15 +132,15 @@ def test_other_backends_have_one_plain_case_and_a_note_reports_it():
     assert tuning_note(sweep(ALLREDUCE, defaults=habits), ["nccl", "mpi"]) is None
 
 
-def placed(*operations: Any, place: str = "sweeps[1]", sizes: tuple[int, ...] = (8, 64), dtype: str = "float32", **more: Any) -> Sweep:
+def placed(*operations, place="sweeps[1]", sizes=(8, 64), dtype="float32", **more):
     return Sweep(operations, sizes, (DTYPES[dtype],), place=place, **more)
 
 
-def cases(*sweeps: Sweep, backend: str = "mpi", n: int = 4, **more: Any) -> list[tuple[str, str, int]]:
+def cases(*sweeps, backend="mpi", n=4, **more):
     return [(sweep.place, case.operation, case.size_bytes) for sweep, case in Sweeps(sweeps, **more).placed_cases(backend, n)]
 
 
-def test_the_cases_come_sweep_by_sweep() -> None:
+def test_the_cases_come_sweep_by_sweep():
     one, two = placed(BROADCAST, place="a"), placed(ALLREDUCE, place="b", sizes=(4,))
     assert cases(one, two) == [("a", "broadcast", 8), ("a", "broadcast", 64), ("b", "allreduce", 4)]
     both = Sweeps((one, two))
@@ -153,7 +148,7 @@ def test_the_cases_come_sweep_by_sweep() -> None:
     assert (both.operations, both.defaults("mpi")) == ((BROADCAST, ALLREDUCE), CPU)
 
 
-def test_a_sweep_is_for_the_backends_that_it_names_and_else_for_the_usual_ones() -> None:
+def test_a_sweep_is_for_the_backends_that_it_names_and_else_for_the_usual_ones():
     named, open_ = placed(BROADCAST, place="a", backends=("socket", "mpi")), placed(ALLREDUCE, place="b", sizes=(4,))
     each = {
         name: {place for place, *_ in cases(named, open_, backend=name, default_backends=("mpi", "gloo"))}
@@ -166,7 +161,7 @@ def test_a_sweep_is_for_the_backends_that_it_names_and_else_for_the_usual_ones()
     ({}, 8), ({"sizes": (64, 128)}, 64), ({"sizes": (65,)}, 64),  # rounded to whole elements
     ({"in_place": False, "sizes": (8,)}, 8),  # where the library has it, that is the default
 ])  # fmt: skip
-def test_a_case_that_two_sweeps_ask_for_is_refused(second: dict[str, Any], size: int) -> None:
+def test_a_case_that_two_sweeps_ask_for_is_refused(second, size):
     with pytest.raises(UsageError) as raised:
         cases(placed(ALLREDUCE, place="sweeps[1] 'a' of x.toml"), placed(ALLREDUCE, place="sweeps[2] of x.toml", **second))
     parts = (f"allreduce {size} B on mpi (float32, sum)", "sweeps[1] 'a' of x.toml", "sweeps[2] of x.toml")
@@ -174,11 +169,11 @@ def test_a_case_that_two_sweeps_ask_for_is_refused(second: dict[str, Any], size:
 
 
 @pytest.mark.parametrize("second", [{"mode": "batched"}, {"dtype": "int8"}, {"buffers": "rotating"}, {"in_place": True}, {"seed": 1}])
-def test_what_differs_in_anything_is_another_case(second: dict[str, Any]) -> None:
+def test_what_differs_in_anything_is_another_case(second):
     assert len(cases(placed(ALLREDUCE, place="a"), placed(ALLREDUCE, place="b", **second))) == 4
 
 
-def test_an_in_place_default_and_a_root_that_is_not_there_are_refused_with_their_place() -> None:
+def test_an_in_place_default_and_a_root_that_is_not_there_are_refused_with_their_place():
     gloo = replace(CPU, in_place_only=lambda operation: operation is ALLREDUCE)
     usual, in_place = placed(ALLREDUCE, place="a", defaults=lambda _: gloo), placed(ALLREDUCE, place="b", in_place=True)
     with pytest.raises(UsageError, match="both define allreduce 8 B"):
@@ -187,13 +182,13 @@ def test_an_in_place_default_and_a_root_that_is_not_there_are_refused_with_their
         Sweeps((placed(ALLREDUCE, place="a"), placed(BROADCAST, place="b", roots=(4,)))).check_ranks(4)
 
 
-def test_what_options_made_alike_or_lists_do_not_distinguish_is_measured_once() -> None:
+def test_what_options_made_alike_or_lists_do_not_distinguish_is_measured_once():
     assert cases(placed(ALLREDUCE, place="a"), placed(ALLREDUCE, place="b"), once=True) == [("a", "allreduce", 8), ("a", "allreduce", 64)]
     halves = [placed(P2P_LATENCY, ALLREDUCE, sizes=(8,), split=split) for split in (None, Split("MOD", 2))]
     assert [operation for _, operation, _ in cases(*halves)] == ["p2p_latency", "allreduce", "allreduce"]
 
 
-def test_the_notes_cover_all_sweeps() -> None:
+def test_the_notes_cover_all_sweeps():
     tuned = replace(CPU, tuned=True)
     both = Sweeps(
         (placed(ALLREDUCE), placed(ALLREDUCE, sizes=(9,), algorithms=("ring",), defaults=lambda name: tuned if name == "nccl" else CPU))

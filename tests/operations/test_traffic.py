@@ -9,9 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.links import Link
-from collbench.machine.peak.node import Job, Node
 from collbench.measuring.crossing import least
 from collbench.operations import traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
@@ -120,16 +117,17 @@ def test_the_rank_that_needs_most_memory_is_counted(made, count):
 LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces; or one number per rank"
 
 
-def read(folder, text, name="m.csv"):
-    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_traffic(folder / name)
+def read(folder, text):
+    (folder / "m.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_traffic(folder / "m.csv")
 
 
 @pytest.mark.parametrize("text", [
+    *(f"\ufeff# x{end}0,5{end}{end}7,1{end}" for end in ("\n", "\r\n", "\r")),
     "0,5\n7,1\n",
     "0 5\n7 1", "0\t5\r\n7\t1\r\n", "# bytes, by rank\n0, 5 # of rank 0\n\n7, 1\n", "\ufeff0,5\n7,1", '"0","5"\n7,1,\n', "0.0 +5\n7e0 1.",
 ])  # fmt: skip
-def test_commas_or_spaces_and_comments(text, tmp_path):
+def test_commas_or_spaces_and_comments_and_lines_that_end_as_on_any_machine(text, tmp_path):
     found = read(tmp_path, text)
     assert (found.matrix, found.own_bytes()) == (((0.0, 5.0), (7.0, 1.0)), 8)
     assert found.name == f"m.csv:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -189,11 +187,6 @@ def test_any_file_is_a_square_a_list_or_one_sentence(tmp_path_factory, raw):
     widths = {len(row) for row in found.matrix}
     assert widths == {len(found.matrix)} or len(found.matrix) == 1 or widths == {1}
     assert all(number >= 0 for row in found.matrix for number in row) and found.own_bytes()
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_lines_end_as_on_any_machine(end, tmp_path):
-    assert read(tmp_path, f"\ufeff# x{end}1,2{end}{end}3,4{end}").matrix == ((1.0, 2.0), (3.0, 4.0))
 
 
 UNEVEN_OPERATIONS = ("allgatherv", "gatherv", "scatterv", "reducescatterv")
@@ -276,15 +269,3 @@ def test_sums_of_a_scan_that_must_cross(name, hosts, out, into):
     assert {host: amount / size for host, amount in found.out.items() if amount} == pytest.approx(out)
     assert {host: amount / size for host, amount in found.into.items() if amount} == pytest.approx(into)
     assert found.total / size == pytest.approx(sum(out.values()))
-
-
-@pytest.mark.parametrize(("name", "busiest"), [("allgatherv", 5), ("gatherv", 3), ("scatterv", 3), ("reducescatterv", 5)])
-def test_the_hard_limit_follows_from_the_parts(name, busiest):
-    """Two nodes of 10 GB/s, ranks 0 and 1 on the first: of 8 parts 5 or 3 must cross in one direction."""
-    link = Link(10e9, "NIC", "--nic")
-    nodes = tuple(Node(gpus, Link(1e15, "wide", "made"), link) for gpus in (2, 1))
-    found = ceilings(name, Job(nodes, traffic=PARTS.matrix))
-    assert found.ring is None
-    assert found.bound.bytes_per_s == pytest.approx(10e9 * 2 / 3 * 8 / busiest)
-    with pytest.raises(UsageError):
-        ceilings(name, Job(nodes, traffic=np.ones((3, 3)).tolist()))

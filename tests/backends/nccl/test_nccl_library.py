@@ -1,51 +1,29 @@
 """NCCL's library, numbers, calls, graphs and communicators, without a GPU."""
 
 import ctypes
-import json
 import os
 import re
-import subprocess
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from collbench.backends.backend import Tuning
-from collbench.backends.nccl import library as nccl_library
+from collbench.backends.nccl import library as nccl
 from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Communicators, Graphs, _remedy, grouped, rotation, together, tuned
-from collbench.backends.nccl.library import (
-    CREATIONS,
-    DATATYPES,
-    DEVICE_APIS,
-    NCCL,
-    REDOPS,
-    REGISTRATIONS,
-    RESULTS,
-    SAME_WIDTH,
-    SYMMETRIC_FLAG,
-    UNIQUE_ID_BYTES,
-    NcclFailed,
-    NcclNotFound,
-    code_of,
-    datatype,
-    dotted,
-    features_of,
-    load_nccl,
-    version_of,
-)
 from collbench.backends.unavailable import DoesNotLoad
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import NativeCall, PythonCall
 from collbench.operations.sweep import REGISTRATIONS as NAMES
 from collbench.operations.unsupported import DeviceApiUnsupported, OperationUnsupported, OptionUnsupported, VersionNeeded
-from tests.fake_gpu import environment
+from tests.backends.nccl.test_nccl import collbench
 
 
 def places(monkeypatch, *folders):
     spec = SimpleNamespace(submodule_search_locations=[str(folder) for folder in folders]) if folders else None
-    monkeypatch.setattr(nccl_library, "find_spec", lambda name: spec)
-    return [(name, bool(mode & os.RTLD_NOLOAD)) for name, mode in nccl_library._places()]
+    monkeypatch.setattr(nccl, "find_spec", lambda name: spec)
+    return [(name, bool(mode & os.RTLD_NOLOAD)) for name, mode in nccl._places()]
 
 
 def test_what_the_process_has_loaded_comes_first_then_the_wheel_then_the_system(monkeypatch, tmp_path):
@@ -58,8 +36,8 @@ def test_what_the_process_has_loaded_comes_first_then_the_wheel_then_the_system(
 
 def test_a_chosen_library_is_never_replaced_by_another_one(tmp_path):
     (tmp_path / "broken.so").write_text("no library")
-    with pytest.raises(NcclNotFound) as error:
-        load_nccl({"COLLBENCH_NCCL": str(tmp_path / "broken.so")})
+    with pytest.raises(nccl.NcclNotFound) as error:
+        nccl.load_nccl({"COLLBENCH_NCCL": str(tmp_path / "broken.so")})
     assert isinstance(error.value.obstacle, DoesNotLoad) and error.value.obstacle.package == f"COLLBENCH_NCCL={tmp_path / 'broken.so'}"
 
 
@@ -89,15 +67,15 @@ def test_a_group_is_ended_once_after_any_error_inside():
     library = Recorder()
     with grouped(library):
         library.call("a")
-    with pytest.raises(NcclFailed), grouped(library):
-        raise NcclFailed("b")
+    with pytest.raises(nccl.NcclFailed), grouped(library):
+        raise nccl.NcclFailed("b")
     assert library.calls == ["ncclGroupStart", "a", "ncclGroupEnd", "ncclGroupStart", "given up"]
 
 
 def test_an_old_driver_has_a_remedy_of_its_own():
-    old = NcclFailed("", last_error="Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
+    old = nccl.NcclFailed("", last_error="Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
     assert "nvidia-nccl-cu12" in _remedy(old)
-    assert "NCCL_DEBUG=INFO" in _remedy(NcclFailed("", last_error="Connection refused"))
+    assert "NCCL_DEBUG=INFO" in _remedy(nccl.NcclFailed("", last_error="Connection refused"))
 
 
 @pytest.fixture(scope="module")
@@ -109,57 +87,51 @@ def header(cuda_python):
     return numbers | {name: int(value, 0) for name, value in re.findall(r"#define\s+(NCCL_\w+)\s+(0x[0-9a-fA-F]+|\d+)\b", text)}
 
 
-@pytest.mark.parametrize("word", [*DATATYPES.values(), *REDOPS.values(), *RESULTS.values()], ids=lambda word: word.name)
+@pytest.mark.parametrize("word", [*nccl.DATATYPES.values(), *nccl.REDOPS.values(), *nccl.RESULTS.values()], ids=lambda word: word.name)
 def test_every_word_has_the_number_of_the_header_from_its_version_on(header, word):
-    assert header.get(word.name) == (word.number if word.since <= version_of(header["NCCL_VERSION_CODE"]) else None)
+    assert header.get(word.name) == (word.number if word.since <= nccl.version_of(header["NCCL_VERSION_CODE"]) else None)
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [("ncclNumTypes", DATATYPES.values()), ("ncclNumOps", REDOPS.values()), ("ncclNumResults", RESULTS.values())]
+    ("count", "words"),
+    [("ncclNumTypes", nccl.DATATYPES.values()), ("ncclNumOps", nccl.REDOPS.values()), ("ncclNumResults", nccl.RESULTS.values())],
 )
-def test_the_header_has_no_word_that_the_table_lacks(header, count, words):
-    assert header[count] == sum(word.since <= version_of(header["NCCL_VERSION_CODE"]) for word in words)
-
-
-def test_the_header_has_the_same_constants(header):
-    assert header["NCCL_WIN_COLL_SYMMETRIC"] == SYMMETRIC_FLAG
-    assert header["NCCL_UNIQUE_ID_BYTES"] == UNIQUE_ID_BYTES
+def test_the_header_has_the_same_constants_and_no_word_that_the_table_lacks(header, count, words):
+    assert header[count] == sum(word.since <= nccl.version_of(header["NCCL_VERSION_CODE"]) for word in words)
+    assert header["NCCL_WIN_COLL_SYMMETRIC"] == nccl.SYMMETRIC_FLAG
+    assert header["NCCL_UNIQUE_ID_BYTES"] == nccl.UNIQUE_ID_BYTES
 
 
 def test_every_type_of_collbench_is_in_the_table_and_one_of_its_width_replaces_it():
-    assert set(DATATYPES) == set(DTYPES)
-    assert {DTYPES[name].size: name for name in SAME_WIDTH.values()} == SAME_WIDTH
-    assert dotted((2, 32, 3)) == "2.32.3"
+    assert set(nccl.DATATYPES) == set(DTYPES)
+    assert {DTYPES[name].size: name for name in nccl.SAME_WIDTH.values()} == nccl.SAME_WIDTH
+    assert nccl.dotted((2, 32, 3)) == "2.32.3"
 
 
 @pytest.mark.parametrize(("code", "version"), [(2708, (2, 7, 8)), (2832, (2, 8, 32)), (21003, (2, 10, 3)), (23203, (2, 32, 3))])
 def test_versions_are_numbered_in_two_ways(code, version):
-    assert (version_of(code), code_of(version)) == (version, code)
+    assert (nccl.version_of(code), nccl.code_of(version)) == (version, code)
 
 
 @pytest.mark.parametrize(("name", "version", "reduces", "number"), [
-    ("float32", (2, 7, 8), True, 7),
-    ("bfloat16", (2, 9, 9), True, None),
-    ("bfloat16", (2, 10, 3), True, 9),
+    ("float32", (2, 7, 8), True, 7), ("bfloat16", (2, 9, 9), True, None), ("bfloat16", (2, 10, 3), True, 9),
     ("bfloat16", (2, 9, 9), False, 6),  # moved as float16
     ("float8_e4m3fn", (2, 23, 4), True, None),
     ("float8_e4m3fn", (2, 23, 4), False, 1),  # moved as uint8
-    ("float8_e5m2", (2, 24, 3), True, 11),
-    ("complex64", (2, 32, 3), True, None),
+    ("float8_e5m2", (2, 24, 3), True, 11), ("complex64", (2, 32, 3), True, None),
 ])  # fmt: skip
 def test_a_type_that_a_version_lacks_can_be_moved_but_not_reduced(name, version, reduces, number):
-    assert datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
+    assert nccl.datatype(name, DTYPES[name].size if name in DTYPES else 8, version, reduces) == number
 
 
 LIBRARY = SimpleNamespace(address=lambda name: 7)
-START, END = "ncclGroupStart", "ncclGroupEnd"
+S, E = "ncclGroupStart", "ncclGroupEnd"
 
 
 def steps(*names):
     return [NativeCall(name, 1, ()) for name in names]
 
 
-S, E = START, END
 TOGETHER = {
     "the steps of one rank stay as they are": ([["allreduce"]], ["allreduce"]),
     "the same call of several ranks is one group": ([["a0"], ["a1"], ["a2"]], [S, "a0", "a1", "a2", E]),
@@ -189,46 +161,28 @@ def refuse(_word):
     return 5
 
 
-class FakeGpu:
-    def capture(self, stream):
-        from contextlib import nullcontext
-
-        return nullcontext(SimpleNamespace(address=11))
+GPU = SimpleNamespace(capture=lambda stream: nullcontext(SimpleNamespace(address=11)))
+RANK = SimpleNamespace(gpu=GPU, stream=SimpleNamespace(address=13))
 
 
-RANK = SimpleNamespace(gpu=FakeGpu(), stream=SimpleNamespace(address=13))
-
-
-def test_what_cannot_be_captured_is_reported():
+def test_a_graph_s_launch_is_all_that_is_left_and_what_cannot_be_captured_is_reported():
+    launches = Graphs((), "error {}".format).capture([RANK, RANK], [], launch=("cuGraphLaunch", 3))
+    assert launches == (NativeCall("cuGraphLaunch", 3, (11, 13)),) * 2
     refusing = NativeCall("ncclAllReduce", ctypes.cast(refuse, ctypes.c_void_p).value, (1,))
-    with pytest.raises(NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
+    with pytest.raises(nccl.NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
         Graphs((), "error {}".format).capture([RANK], [refusing], ("cuGraphLaunch", 3))
-    with pytest.raises(NcclFailed, match=r"spin .*Python.*graph"):
+    with pytest.raises(nccl.NcclFailed, match=r"spin .*Python.*graph"):
         Graphs((), "error {}".format).capture([RANK], [PythonCall("spin", print)], ("cuGraphLaunch", 3))
 
 
-def test_a_graph_s_launch_is_all_that_is_left():
-    assert (
-        Graphs((), "error {}".format).capture([RANK, RANK], [], launch=("cuGraphLaunch", 3))
-        == (NativeCall("cuGraphLaunch", 3, (11, 13)),) * 2
-    )
-
-
 OF_INIT = {"init_create", "init_first", "init_halves", "init_alternate", "init_nodes", "init_reform"}
-QUICK = ("--backend", "nccl", "--max-time", "0.05", "-n", "3", "-w", "1")
-
-
-def collbench(folder, *words, gpus=4, **told):
-    """Runs a command where the doubles are found; (exit code, rows, stderr)."""
-    line = ["timeout", "-k", "5", "60", sys.executable, "-m", "collbench", *words, "--format", "json"]
-    done = subprocess.run(line, env=environment(gpus, **told), capture_output=True, text=True, check=False, cwd=folder)
-    return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr
+QUICK = ("--backend", "nccl", "--max-time", "0.05", "-n", "3", "-w", "1", "--format", "json")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("each", [1, 2])
 def test_groups_are_made_and_freed_by_processes_with_one_and_with_two_gpus(tmp_path, each):
-    code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", "-g", str(each))
+    code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", "-g", str(each), gpus=4)
     rows = [row for row in rows if row["operation"] != "init_session"]  # NCCL has no sessions
     assert (code, {row["operation"] for row in rows if row["na"] is None}) == (0, OF_INIT), stderr
     assert {(row["ranks"], row["wrong"]) for row in rows} == {(2 * each, None)}
@@ -241,11 +195,12 @@ def test_what_an_older_library_lacks_is_not_measured(tmp_path):
     lacks = ("ncclCommSplit", "ncclCommShrink", "ncclCommMemStats")
     code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", nccl_version=21703, lacks=lacks)
     assert code == 0, stderr
-    needs = {name: VersionNeeded("NCCL", function, ".".join(map(str, since)), "2.17.3") for name, (function, since) in CREATIONS.items()}
-    refused = {row["operation"]: row["na"] for row in rows if row["na"]}
-    assert refused == {name: fact.render() for name, fact in needs.items()} | {
-        "init_session": OperationUnsupported("nccl", "init_session").render()
+    needs = {
+        name: VersionNeeded("NCCL", function, ".".join(map(str, since)), "2.17.3") for name, (function, since) in nccl.CREATIONS.items()
     }
+    refused = {row["operation"]: row["na"] for row in rows if row["na"]}
+    needs["init_session"] = OperationUnsupported("nccl", "init_session")
+    assert refused == {name: fact.render() for name, fact in needs.items()}
     assert not any("communicator" in row["evidence"] for row in rows)  # the double takes no memory for a communicator: unknown, not 0
 
 
@@ -261,13 +216,13 @@ def test_a_graph_of_calls_of_the_host_is_refused(tmp_path):
 def test_windows_are_registered_and_calls_of_kernels_are_refused_with_the_reason(tmp_path):
     words = ("--sizes", "1000", "--ranks", "2", "--buffers", "fixed", "--registration", ",".join(NAMES))
     code, rows, stderr = collbench(tmp_path, "allreduce", *QUICK, *words, gpus=2)
-    assert (code, {row["registration"] for row in rows if row["wrong"] == 0}) == (0, {"none", *REGISTRATIONS}), stderr
+    assert (code, {row["registration"] for row in rows if row["wrong"] == 0}) == (0, {"none", *nccl.REGISTRATIONS}), stderr
     refused = {row["registration"]: row["na"] for row in rows if row["na"]}
-    assert refused == {kind: DeviceApiUnsupported("NCCL", kind, "allreduce", "2.32.3").render() for kind in DEVICE_APIS}
+    assert refused == {kind: DeviceApiUnsupported("NCCL", kind, "allreduce", "2.32.3").render() for kind in nccl.DEVICE_APIS}
 
 
 class Library:
-    def __init__(self, *functions, version=(2, 29, 7), dialect=NCCL):
+    def __init__(self, *functions, version=(2, 29, 7), dialect=nccl.NCCL):
         self.functions, self.version, self.dialect = functions, version, dialect
 
     def has(self, name):
@@ -275,9 +230,9 @@ class Library:
 
 
 def test_parts_of_the_library_are_known_by_a_function_or_by_the_version():
-    parts = {part.name: part.available for part in features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
+    parts = {part.name: part.available for part in nccl.features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
     assert (parts["split of a communicator"], parts["device API"], parts["network calls of kernels (GIN)"]) == (True, False, False)
-    assert {part.available for part in features_of(Library()) if "GIN" in part.name} == {True}
+    assert {part.available for part in nccl.features_of(Library()) if "GIN" in part.name} == {True}
 
 
 def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():
