@@ -206,6 +206,9 @@ def examined_software(hostname: str | None, env: Mapping[str, str], path: Sequen
     return [*broken, *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, folders)]
 
 
+_WITHOUT_TORCHCOMMS = "import sys; sys.modules['torchcomms'] = None; import torch.distributed"
+
+
 def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
     """CB2801: `import torch` fails because of an installed torchcomms. No finding when the check exceeds its time limit."""
     torchcomms = _version("torchcomms", path)
@@ -213,7 +216,10 @@ def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequen
     if torchcomms is None or torch is None:
         return
     done = _run([sys.executable, "-P", "-c", "import torch.distributed"], env, _SOFTWARE_PATIENCE_S)
-    if done and done.returncode and "torchcomms" in done.stderr:
+    if done is None or done.returncode == 0:
+        return
+    without = _run([sys.executable, "-P", "-c", _WITHOUT_TORCHCOMMS], env, _SOFTWARE_PATIENCE_S)
+    if without and without.returncode == 0:
         what = f"`import torch` fails, since the installed torchcomms {torchcomms} is broken"
         evidence = f"{sys.executable} -P -c 'import torch.distributed' ends with: {done.stderr.strip().splitlines()[-1].strip()[:200]}"
         remedy = f"pip uninstall torchcomms; build one for torch {torch} into an environment of its own (python -m venv ENVIRONMENT)"
