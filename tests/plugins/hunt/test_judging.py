@@ -26,10 +26,9 @@ def candidate(depth=H, places=(0,), ways=WAYS, *, doubtful=False):
     return Candidate(places, ways, depth, LEAST, 0.01, 5.0, 0.01, (), doubtful=doubtful)
 
 
-@pytest.mark.parametrize(
-    ("n", "sure", "doubtful", "kept"),
-    [(8, [0], [1, 2, 3, 4], [0, 1, 2]), (9, [0], [1, 2, 3, 4], [0, 1, 2, 3]), (4, [0, 1], [2], [0, 1]), (8, [], [5, 6, 7, 4], [5, 6, 7])],
-)
+@pytest.mark.parametrize(("n", "sure", "doubtful", "kept"), [
+    (8, [0], [1, 2, 3, 4], [0, 1, 2]), (9, [0], [1, 2, 3, 4], [0, 1, 2, 3]), (4, [0, 1], [2], [0, 1]), (8, [], [5, 6, 7, 4], [5, 6, 7]),
+])  # fmt: skip
 def test_doubtful_candidates_leave_a_majority_of_healthy_places(n, sure, doubtful, kept):
     candidates = [candidate(places=(place,), doubtful=place in doubtful) for place in (*sure, *doubtful)]
     assert [each.places[0] for each in _with_healthy_majority(candidates, n)] == kept
@@ -61,16 +60,10 @@ def test_a_slow_pair_reached_half_of_what_its_places_suggest_in_the_sweep():
     assert evidence.ratio == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("n", "senders", "receivers", "healthy"),
-    [
-        (5, [0], [1], [2, 3, 4]),
-        (6, [0, 1], [2, 3], [0, 1, 2, 3, 4, 5]),  # two others are too few
-        (7, [0, 1], [2, 3], [4, 5, 6]),
-        (9, [0, 1, 2], [3, 4], [5, 6, 7, 8]),
-        (9, [0, 1, 2], [3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7, 8]),
-    ],
-)
+@pytest.mark.parametrize(("n", "senders", "receivers", "healthy"), [
+    (5, [0], [1], [2, 3, 4]), (6, [0, 1], [2, 3], [0, 1, 2, 3, 4, 5]),  # two others are too few
+    (7, [0, 1], [2, 3], [4, 5, 6]), (9, [0, 1, 2], [3, 4], [5, 6, 7, 8]), (9, [0, 1, 2], [3, 4, 5], [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+])  # fmt: skip
 def test_places_that_are_nearly_slow_are_not_compared_with_if_about_half_of_all_remain(n, senders, receivers, healthy):
     """They send or receive 3.5 % slower: a place is reported from 5 % on."""
     made = SyntheticMatrix(n, sigma=0.0)
@@ -248,38 +241,23 @@ def made(depth, behind=(0.0,) * 3, **changes):
     return trial(1, depth, behind=behind, **changes)
 
 
-@pytest.mark.parametrize(
-    ("depth", "trials", "how"),
-    [
-        (H, [made(H)], SLOW),
-        (H, [made(0.3)], FAST),
-        (H, [made(0.36)], SLOW),
-        (H, [made(0.5, noise=0.2)], UNCLEAR),  # five scales of noise of two figures
-        (H, [made(0.5, noise=0.2)] * 4, SLOW),
-        (0.1, [made(0.08)], SLOW),
-        (0.1, [made(0.08, controls=0, behind=())], UNCLEAR),  # without controls a round may be slow as a whole
-        (0.1, [made(0.11, controls=0, behind=())], SLOW),
-        (H, [made(0.5, controls=0, behind=())], SLOW),
-    ],
-)
+@pytest.mark.parametrize(("depth", "trials", "how"), [
+    (H, [made(H)], SLOW), (H, [made(0.3)], FAST), (H, [made(0.36)], SLOW),
+    (H, [made(0.5, noise=0.2)], UNCLEAR),  # five scales of noise of two figures
+    (H, [made(0.5, noise=0.2)] * 4, SLOW), (0.1, [made(0.08)], SLOW),
+    (0.1, [made(0.08, controls=0, behind=())], UNCLEAR),  # without controls a round may be slow as a whole
+    (0.1, [made(0.11, controls=0, behind=())], SLOW), (H, [made(0.5, controls=0, behind=())], SLOW),
+])  # fmt: skip
 def test_state_of_trials_with_one_partner(depth, trials, how):
     assert judge_trials(candidate(depth), trials) == how
 
 
-@pytest.mark.parametrize(
-    ("trials", "many"),
-    [
-        ([made(H, behind=(0.0, 0.0, 0.0, 0.4))], False),
-        ([made(H, behind=(0.0, 0.0, 0.4))], True),
-        ([made(H, behind=(0.0, 0.0, 0.3))], False),
-        ([made(H, controls=10, behind=(H,) * 3 + (0.0,) * 7)], False),  # 30 % of them
-        ([made(H, controls=10, behind=(H,) * 4 + (0.0,) * 6)], True),
-        ([made(H, same_kind=False)], True),
-        ([made(H, same_kind=False), made(H)], False),
-        ([made(H, controls=0, behind=(), same_kind=False)], False),
-        ([], False),
-    ],
-)
+@pytest.mark.parametrize(("trials", "many"), [
+    ([made(H, behind=(0.0, 0.0, 0.0, 0.4))], False), ([made(H, behind=(0.0, 0.0, 0.4))], True), ([made(H, behind=(0.0, 0.0, 0.3))], False),
+    ([made(H, controls=10, behind=(H,) * 3 + (0.0,) * 7)], False),  # 30 % of them
+    ([made(H, controls=10, behind=(H,) * 4 + (0.0,) * 6)], True), ([made(H, same_kind=False)], True),
+    ([made(H, same_kind=False), made(H)], False), ([made(H, controls=0, behind=(), same_kind=False)], False), ([], False),
+])  # fmt: skip
 def test_share_of_healthy_pairs_as_slow(trials, many):
     assert many_as_slow(candidate(), trials) is many
 

@@ -82,10 +82,9 @@ def view(quantity, speeds, error=0.0):
     return MatrixView(quantity, "", speeds, np.full_like(speeds, error), np.zeros(speeds.shape, bool))
 
 
-@pytest.mark.parametrize(
-    ("quantity", "scales", "named"),
-    [("latency", 6.1, []), ("latency", 6.5, [3]), ("bandwidth", 6.5, []), ("bandwidth", 7.0, [3])],
-)
+@pytest.mark.parametrize(("quantity", "scales", "named"), [
+    ("latency", 6.1, []), ("latency", 6.5, [3]), ("bandwidth", 6.5, []), ("bandwidth", 7.0, [3]),
+])  # fmt: skip
 def test_a_latency_has_one_chance_of_a_false_alarm_per_place_and_a_bandwidth_one_per_direction(quantity, scales, named):
     """One of eight is slow by so many standard errors. By chance 0.1 % of matrices exceed 6.2 in eight tests, and 6.9 in sixteen."""
     error = 0.1

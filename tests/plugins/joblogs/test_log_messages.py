@@ -109,20 +109,13 @@ RETRY = WARN.format("transport/net_ib/p2p.cc:700", RETRIES)
 RESULT = "# Avg bus bandwidth    : 123.4"
 
 
-@pytest.mark.parametrize(
-    ("lines", "severity"),
-    [
-        ([SHM], "severe"),
-        ([SHM, INFO.format(COMPLETE)], "warning"),
-        ([INFO.format(COMPLETE), SHM], "severe"),
-        ([SHM, INFO.format(COMPLETE).replace("n1:7:", "n1:9:")], "severe"),  # another process
-        ([SHM, SHM.replace("n1:7:", "n1:9:"), INFO.format(COMPLETE)], "severe"),  # one of two processes
-        ([SHM, RESULT], "warning"),
-        ([RESULT, SHM], "severe"),
-        ([RETRY, INFO.format(COMPLETE)], "severe"),  # another communicator does not repair this one
-        ([RETRY, RESULT], "warning"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "severity"), [
+    ([SHM], "severe"), ([SHM, INFO.format(COMPLETE)], "warning"), ([INFO.format(COMPLETE), SHM], "severe"),
+    ([SHM, INFO.format(COMPLETE).replace("n1:7:", "n1:9:")], "severe"),  # another process
+    ([SHM, SHM.replace("n1:7:", "n1:9:"), INFO.format(COMPLETE)], "severe"),  # one of two processes
+    ([SHM, RESULT], "warning"), ([RESULT, SHM], "severe"), ([RETRY, RESULT], "warning"),
+    ([RETRY, INFO.format(COMPLETE)], "severe"),  # another communicator does not repair this one
+])  # fmt: skip
 def test_a_job_that_went_on_lowers_the_severity(lines: list[str], severity: str) -> None:
     found = only(*lines)
     assert found.severity == severity

@@ -65,10 +65,9 @@ def test_the_rule_has_the_error_rates_of_the_protocol(paired: bool, trials: int,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "most", "most_paired"),
-    [("bimodal", 0.125, 0.025), ("drift", 0.25, 0.008), ("harsh", 0.225, 0.022), ("missing", 0.012, 0.008), ("wander", 0.05, 0.008)],
-)
+@pytest.mark.parametrize(("name", "most", "most_paired"), [
+    ("bimodal", 0.125, 0.025), ("drift", 0.25, 0.008), ("harsh", 0.225, 0.022), ("missing", 0.012, 0.008), ("wander", 0.05, 0.008),
+])  # fmt: skip
 def test_harsher_noise_has_the_published_rate_of_false_alarms(name: str, most: float, most_paired: float) -> None:
     """reports/gate-self-test has the rates; chance exceeds these bounds in less than one of 100 runs of 1000 trials."""
     noise = read_noise(noises()[name])
@@ -233,10 +232,9 @@ def test_missing_cases_are_as_frequent_as_in_the_record() -> None:
 EACH_ITS_OWN = np.where(np.eye(4)[:, None, :] == 1, 0.0, np.full((4, 3, 4), np.nan))
 
 
-@pytest.mark.parametrize(
-    ("times", "words"),
-    [(np.zeros((3, 3, 4)), "base has 3 "), (np.zeros((6, 1, 4)), "base has 0 "), (EACH_ITS_OWN, r"base .* 4 allocations")],
-)
+@pytest.mark.parametrize(("times", "words"), [
+    (np.zeros((3, 3, 4)), "base has 3 "), (np.zeros((6, 1, 4)), "base has 0 "), (EACH_ITS_OWN, r"base .* 4 allocations"),
+])  # fmt: skip
 def test_too_short_a_record_is_rejected(times: Figures, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         recorded(baseline(times, FEW))

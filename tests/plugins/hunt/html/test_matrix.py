@@ -98,15 +98,11 @@ def test_the_drawing_has_a_cell_per_pair_and_explains_its_colours():
     assert texts_in(latency.drawing)[-5:] == ["up to 1.05 times the median", "1.05–1.11", "1.11–1.23", "1.23–1.51", "above 1.51"]
 
 
-@pytest.mark.parametrize(
-    ("matrix", "again", "label", "arrows", "rings"),
-    [
-        (lambda: slowed(slowed(even(8), 2), slice(None), 2), (), "node3: both ways 50 %", 2, 0),
-        (lambda: slowed(even(8), 5, 2), [(2, 5)], "node6 to node3: 50 %", 0, 2),  # a ring is light around dark
-        (lambda: slowed(even(8), slice(None), 6), (), "node7: receives 50 %", 1, 0),
-    ],
-    ids=["place", "pair that nothing explains", "receiver"],
-)
+@pytest.mark.parametrize(("matrix", "again", "label", "arrows", "rings"), [
+    (lambda: slowed(slowed(even(8), 2), slice(None), 2), (), "node3: both ways 50 %", 2, 0),
+    (lambda: slowed(even(8), 5, 2), [(2, 5)], "node6 to node3: 50 %", 0, 2),  # a ring is light around dark
+    (lambda: slowed(even(8), slice(None), 6), (), "node7: receives 50 %", 1, 0),
+], ids=["place", "pair that nothing explains", "receiver"])  # fmt: skip
 def test_what_is_slow_is_named_once_a_place_with_arrows_and_a_pair_with_a_ring(matrix, again, label, arrows, rings):
     drawing = drawn(matrix(), again)[0].drawing
     assert [text for text in texts_in(drawing) if "%" in text and "node" in text] == [label]

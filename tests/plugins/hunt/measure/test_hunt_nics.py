@@ -79,22 +79,15 @@ def test_both_ways_are_measured_and_the_interval_is_the_slower_ones(monkeypatch)
     assert played(monkeypatch, GOOD, (*GOOD[:2], {"value": [RATES, None, None]})).flags == ("path_unproven",)  # nor where it came to
 
 
-@pytest.mark.parametrize(
-    ("offer", "source", "target", "why"),
-    [
-        ({"why": "no such address"}, {}, {}, "b cannot listen at 10.1.0.2: no such address"),
-        (GOOD[0], {"why": "refused"}, GOOD[2], "a does not reach b at 10.1.0.2: refused"),
-        (GOOD[0], GOOD[1], {"why": "timed out"}, "nothing arrived at b (10.1.0.2): timed out"),
-        (GOOD[0], {"value": 1000}, GOOD[2], "the stream left a over another interface than eth1, although it has the address of eth1"),
-        (
-            *GOOD[:2],
-            {"value": [RATES, None, 1000]},
-            "the stream reached b over another interface than eth1, although it has the address of eth1",
-        ),
-        (GOOD[0], GOOD[1], {"value": [[], None, 0]}, "eth1 of a: the stream stalled"),
-    ],
-    ids=["listen", "reach", "arrive", "elsewhere", "come elsewhere", "stall"],
-)
+@pytest.mark.parametrize(("offer", "source", "target", "why"), [
+    ({"why": "no such address"}, {}, {}, "b cannot listen at 10.1.0.2: no such address"),
+    (GOOD[0], {"why": "refused"}, GOOD[2], "a does not reach b at 10.1.0.2: refused"),
+    (GOOD[0], GOOD[1], {"why": "timed out"}, "nothing arrived at b (10.1.0.2): timed out"),
+    (GOOD[0], {"value": 1000}, GOOD[2], "the stream left a over another interface than eth1, although it has the address of eth1"),
+    (*GOOD[:2], {"value": [RATES, None, 1000]},
+     "the stream reached b over another interface than eth1, although it has the address of eth1"),
+    (GOOD[0], GOOD[1], {"value": [[], None, 0]}, "eth1 of a: the stream stalled"),
+], ids=["listen", "reach", "arrive", "elsewhere", "come elsewhere", "stall"])  # fmt: skip
 def test_what_has_no_figure_gives_the_reason(offer, source, target, why, monkeypatch):
     one = played(monkeypatch, (offer, source, target), GOOD)
     assert (one.na, one.speed_bytes_per_s) == ((why,), (None,))
