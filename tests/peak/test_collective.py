@@ -157,6 +157,7 @@ PCIE_JOB = Job((typed("8x400Gb", 450.0, "gen5x16"),) * 2)
 MI300X = Job((node_of(wired(gpus(8, "gfx942"), {(i, j): 1 for i in range(8) for j in range(i)}, "xgmi")),))
 BUSY = [[1e9 / 8 if i < 8 <= j else 0.0 for j in range(16)] for i in range(16)]  # node 0 sends 8 GB to node 1, nothing else moves
 ALONE = [[float(i == j) for j in range(16)] for i in range(16)]
+TWO_OF_FOUR = node_of(switched(2, 18, "sm_100", GEN5, infiniband(4, 400)))
 FAST = replace(node_of(switched(8, 18, "sm_90", GEN5, infiniband(8, 400))), host="a1")
 SLOW = replace(node_of(switched(8, 12, "sm_80", GEN5, infiniband(4, 200))), host="b7")
 LIMITS = {
@@ -172,6 +173,7 @@ LIMITS = {
     "a ring inside a mesh": ("sendrecv", MI300X, "bound", 64e9, "xGMI 1×64 GB/s of a pair"),
     # 8 GB / 50 GB/s. The size is what one rank sends, 1 GB; 15/16 of it count
     "uneven traffic": ("alltoallv", Job((typed(),) * 2, traffic=BUSY), "bound", 15 / 16 * 1e9 / (8e9 / 50e9), "NIC 4×100 Gb/s"),
+    "two GPUs with more NICs than their PCIe links carry": ("allreduce", Job((TWO_OF_FOUR,) * 2), "ring", 96e9, "PCIe Gen5 x16 of 2 GPUs"),
     "nodes that differ": ("allreduce", Job((FAST, SLOW, FAST)), "expected", 96e9, "NIC 4×200 Gb/s of b7"),
     "the hard limit of nodes that differ": ("allreduce", Job((FAST, SLOW, FAST)), "bound", 2 * 23 / 24 * min(100e9, 900e9 / 4),
         "NIC 4×200 Gb/s of b7"),
