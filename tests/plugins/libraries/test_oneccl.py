@@ -102,13 +102,16 @@ def test_a_library_that_does_not_load_is_named_with_what_it_lacks(prefix):
     assert fact.error.startswith(f"{other.name}: cannot open shared object file")
 
 
-def test_missing_headers_and_a_missing_library_are_named(prefix):
-    (prefix / "include/oneapi/ccl.hpp").unlink()
-    assert fact_of_probe() == NotInstalled("oneccl-cpu-devel", library.INSTALL, f"the oneCCL of {library.CHOSEN}")
+def test_a_folder_without_the_library_is_named(prefix):
     (prefix / "lib" / library.NAME).unlink()
     fact = fact_of_probe()
     assert isinstance(fact, LibraryNotFound)
     assert str(prefix / "lib" / library.NAME) in fact.error
+
+
+def test_missing_headers_are_named(prefix):
+    (prefix / "include/oneapi/ccl.hpp").unlink()
+    assert fact_of_probe() == NotInstalled("oneccl-cpu-devel", library.INSTALL, f"the oneCCL of {library.CHOSEN}")
 
 
 def test_unknown_transports_and_headers_that_do_not_compile(prefix, monkeypatch):
