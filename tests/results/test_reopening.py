@@ -5,7 +5,10 @@ import fcntl
 import json
 import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +177,29 @@ def test_a_folder_in_use_is_refused_until_the_end_which_is_noted_when_the_run_go
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert not {"finished_utc", "exit_code"} & set(about)
     assert [(note["order_seed"], note["ended"]["exit_code"]) for note in about["resumed"]] == [(3, 4)]
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from collbench.results.store import Lock
+lock = Lock(Path(sys.argv[1]))
+print(1, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.contract
+def test_the_lock_of_a_process_that_was_killed_is_taken_over_and_named(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _HOLD, tmp_path], stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        with pytest.raises(UsageError, match=rf"process {holder.pid} on "):
+            Lock(tmp_path)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    lock = Lock(tmp_path)
+    assert lock.taken_over.startswith(f"process {holder.pid} on ")
+    lock.release()
 
 
 @pytest.mark.parametrize("text", ['{"host":"another.example","pid":7}\n', "what is this", '["list"]'])

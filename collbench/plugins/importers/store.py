@@ -120,7 +120,7 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer[Any]:
 
 
 # Readers that do not share a file with others: their files have nothing else, or the log around their lines repeats them.
-_ALONE = (POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, RCCL_TESTS_FILE)
+_ALONE = (POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, NVBANDWIDTH_JSON, RCCL_TESTS_FILE)
 _TOGETHER = tuple(reader for reader in READERS if reader not in _ALONE)
 _FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")
 

@@ -63,6 +63,21 @@ def check(reading):
     assert all(skipped.reason.strip() and "\n" not in skipped.reason for skipped in reading.skipped)
 
 
+def first_rows(lines, name):
+    """The rows of the first format in the lines, or the sentence why they cannot be read."""
+    try:
+        reading = store.read_lines(lines, name, UserInput())[0][1]
+    except UsageError as error:
+        return str(error)
+    return [row for run in reading.runs for row in run.rows]
+
+
+@pytest.mark.parametrize("path", [path for path in SAMPLES if path.name != "param.txt"], ids=lambda path: path.name)
+def test_a_sample_is_read_without_the_name_of_its_format_as_with_it(path):
+    lines = lines_of(path.read_bytes())
+    assert first_rows(lines, None) == first_rows(lines, reader_for(lines, None).name)
+
+
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_an_altered_sample_gives_rows_or_one_sentence(path):
     data = path.read_bytes()
