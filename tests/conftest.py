@@ -34,10 +34,6 @@ FOLDERS = {
 BEDS = {"hosts", "impi", "openmpi", "slurm"}  # marks of what a test of the system needs
 REQUIRED = "TESTBEDS_REQUIRED"  # set in CI: a missing test bed is a failure there, not a reason to skip
 
-# Property tests check results, not times: a slow example (disk, first import of all modules) must not fail.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
-
 T = TypeVar("T")
 B = TypeVar("B", bound=Bed)
 # By command of a plug-in, or start of a line, its name: tests of the core that run these commands are skipped where the plug-in is absent.
@@ -92,6 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Store `--long` for `sample`, which is called before fixtures exist."""
     if config.getoption("--long"):
         os.environ[LONG] = "1"
+    # Property tests check results, not times: a slow example (disk, first import of all modules) must not fail. Their examples are the same
+    # ones in every run, so that no change fails for an example that it has nothing to do with; with `--long` they are new ones.
+    settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not everything())
+    settings.load_profile("here")
     for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) == signal.SIG_IGN:  # with nohup all processes of the tests would ignore it, too
             signal.signal(number, usual)
