@@ -16,7 +16,7 @@ from mutation.result import change
 
 # Each mutant's function is in `mutants` of the folder, where mutmut runs pytest. The folder has links to everything that tests read.
 _COPIED = ("collbench", "tests", "pyproject.toml")  # mutmut copies these
-_PYTEST = ("-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "-m", "unit and not hosts and not slurm")
+_PYTEST = ("-p", "no:cacheprovider", "-p", "no:xdist")
 # Mutants are forked from a process that has run the tests, which is fast. What tests or sources compute once is then without the mutant, so
 # those that survive run again, forked from a process that has imported neither.
 _PRELOADED = "preloaded.txt"
@@ -40,12 +40,14 @@ class Module:
 
     texts    sources whose strings other tests compare with stored texts: left out
     left     tests that start processes, or read sources: they cannot run with mutants
+    kinds    which kinds of tests run
     """
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
     texts: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    kinds: str = "unit"
 
 
 _HUNT = ("candidates", "cover", "crosscheck", "drain", "growing", "isolation", "judging", "pair_statistics", "protocol", "recommendation")
@@ -57,7 +59,7 @@ MODULES = {
         left=tuple(f"plugins/hunt/{name}" for name in ("measure", "browser", "html", "test_hunt_command.py")),
     ),
     "peak": Module(("machine/peak/*",), ("peak", "analysis/test_expected_time.py")),
-    "doctor": Module(("machine/doctor/*",), ("doctor",)),
+    "doctor": Module(("machine/doctor/*",), ("doctor",), kinds="unit or contract"),  # rules about software import it in another process
     "stats": Module(("stats/*",), ("stats",)),
     "units": Module(("units.py",), ("test_units.py",)),
     "engine": Module(
@@ -136,12 +138,13 @@ def _prepare(root: Path, folder: Path, module: Module, isolation: dict[str, obje
     for link in (*(folder / name for name in names - {"pyproject.toml"}), *(copy / name for name in names - set(_COPIED))):
         if not link.is_symlink():
             link.symlink_to(root / link.name)
+    marks = f"({module.kinds}) and not hosts and not slurm"
     settings: dict[str, object] = {
         "source_paths": ["collbench"],
         "only_mutate": [f"collbench/{source}" for source in module.sources],
         "do_not_mutate": [f"collbench/{source}" for source in module.texts],
         "pytest_add_cli_args_test_selection": [f"tests/{test}" for test in module.tests],
-        "pytest_add_cli_args": [*_PYTEST, *(f"--ignore=tests/{test}" for test in module.left)],
+        "pytest_add_cli_args": [*_PYTEST, *(f"--ignore=tests/{test}" for test in module.left), "-m", marks],
         "do_not_mutate_patterns": [_SENTENCE],
         "timeout_constant": 5.0,  # times 15: a busy machine must not make a mutant a detected one
         "track_dependencies": False,

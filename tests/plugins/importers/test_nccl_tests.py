@@ -68,8 +68,10 @@ def test_tables_without_any_head_and_separate_jobs_are_runs_of_their_own():
 
 
 @pytest.mark.parametrize("before", ["3: ", "[1,0]<stdout>:", "node01: "])
-def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before):
-    run = only([f"{before}{line}" for line in (SAMPLES / "rccl_tests.txt").read_text().splitlines()])
+def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines_and_by_a_version_in_the_first_line(before):
+    first, second, version, *others = [f"{before}{line}" for line in (SAMPLES / "rccl_tests.txt").read_text().splitlines()]
+    run = only([first, second, version, *others])
+    assert only([version, first, second, *others]) == run
     assert (run.tool, run.version, {row.backend for row in run.rows}) == ("rccl-tests", "develop:83d38d9", {"rccl"})
 
 

@@ -44,6 +44,12 @@ def us(row):
     return round(row.time_s.p50 * 1e6, 3)
 
 
+def test_an_operation_that_a_file_of_rccl_tests_contradicts_is_named():
+    lines = lines_of((SAMPLES / "rccl_tests_file.json").read_bytes())
+    with pytest.raises(UsageError, match=r"^\S.* has allreduce, not --operation alltoall: "):
+        reader_for(lines, None).read(lines, UserInput(operation="alltoall"))
+
+
 def test_the_json_of_nvbandwidth_has_a_row_for_each_pair():
     by_program = {run.program: run for run in reading("nvbandwidth.json").runs}
     pairs = by_program["device_to_device_memcpy_read_ce"]
