@@ -47,6 +47,12 @@ def test_an_algorithm_that_is_forced(tmp_path: Path) -> None:
     assert finding.evidence == "NCCL_ALGO=Ring in the environment and NCCL_MIN_NCHANNELS=32 in /etc/nccl.conf"
 
 
+def test_an_interface_for_gloo_that_this_host_does_not_have(tmp_path: Path) -> None:
+    (finding,) = found(host(tmp_path), GLOO_SOCKET_IFNAME="collbench-none")
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2813", "warning", "node1")
+    assert finding.evidence == "GLOO_SOCKET_IFNAME=collbench-none in the environment"
+
+
 def test_a_file_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.nccl.conf").write_text("NCCL_PROTO=LL\n")

@@ -46,7 +46,7 @@ def us(row):
 
 def test_an_operation_that_a_file_of_rccl_tests_contradicts_is_named():
     lines = lines_of((SAMPLES / "rccl_tests_file.json").read_bytes())
-    with pytest.raises(UsageError, match=r"^\S.* has allreduce, not --operation alltoall: "):
+    with pytest.raises(UsageError, match=r"^the records from line 2 on has allreduce, not --operation alltoall: "):
         reader_for(lines, None).read(lines, UserInput(operation="alltoall"))
 
 
