@@ -35,7 +35,10 @@ git -C "$here/../.." rev-parse HEAD >"$work/source/.commit" 2>/dev/null || rm "$
 if tag=$(git -C "$here/../.." describe --tags --long --match 'v[0-9]*' 2>/dev/null); then
     echo "describe-name: $tag" >"$work/source/.git_archival.txt"
 fi
-(cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null)
+(cd "$work/source" && "$work/venv/bin/python" -P -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >"$work/log" 2>&1) || {
+    cat "$work/log" >&2
+    stop "setuptools could not make the archive of the sources, see its error above"
+}
 set -- "$work"/source/dist/collbench-*.tar.gz
 # setuptools, setuptools-scm: pip builds collbench from source in an isolated environment, which needs them
 pip download -d "$there" "${1}[$extras,completion,store]" setuptools setuptools-scm || stop "pip could not download all packages, see its error above"

@@ -256,7 +256,10 @@ def test_other(): pass
 def test_the_example_of_the_guide(session: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLBENCH_MAX_TIME", "0.2")
     (example,) = re.findall(r"```python\n# test_network.py\n(.*?)```", (ROOT / "docs/guides/test-suite.md").read_text(), re.DOTALL)
-    found, text = outcomes(session, example.replace("at_least=0.2", "at_least=0.0001"), f"{OUT}=runs")
+    for limit, wide in (("at_least=0.2", "at_least=0.0001"), ("< 1e-3", "< 10")):  # of this machine, which other tests use, too
+        assert limit in example
+        example = example.replace(limit, wide)
+    found, text = outcomes(session, example, f"{OUT}=runs")
     assert found in ({"passed": 2}, {"passed": 1, "skipped": 1}), text  # the reference may be disturbed by other tests
     assert len(list((session.path / "runs").iterdir())) == 2
 

@@ -70,6 +70,7 @@ MODULES = {
     "engine": Module(
         ("measuring/engine.py", "measuring/sampling.py", "measuring/verification.py"),
         ("timing/test_sampling.py", "measure/test_engine.py", "measure/test_prepared_case.py"),
+        kinds="contract",
     ),
     "records": Module(("records.py",), ("test_records.py",)),
     "importers": Module(("plugins/importers/*",), ("plugins/importers",), left=("plugins/importers/measure",)),
