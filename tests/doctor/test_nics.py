@@ -91,7 +91,7 @@ FAULTS = [
     Fault("TCP in small frames", "CB2207", "note", one_nic(PcieLink(), ethernet(100, 1500), rdma=False),
           ("\nmlx5_0: MTU 1500 at 100 Gb/s",)),
     Fault("a slow rail", "CB2208", "warning", with_port(dgx(), "mlx5_5", rate_bits_per_s=100e9), ("\nmlx5_5 100 Gb/s; ",)),
-    Fault("a slow rail beside rails of unknown models", "CB2208", "warning", MODELS_UNKNOWN, ("\nmlx5_5 at ",)),
+    Fault("a slow rail among rails of unknown models", "CB2208", "warning", MODELS_UNKNOWN, ("\nmlx5_5 at ",)),
     Fault("lost lanes", "CB2209", "warning", with_port(dgx(), "mlx5_3", lanes=1, max_lanes=4)),
     Fault("an RDMA card without a driver", "CB2210", "warning", replace(dgx(), nics=(*dgx().nics[1:], UNDRIVEN))),
     Fault("an unused port with two functions", "CB2202", "note", Machine(nics=SPARK), ("\nrocep1s0f1 and roceP2p1s0f1 are down",)),

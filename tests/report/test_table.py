@@ -175,11 +175,13 @@ def test_colour_in_a_file_only_when_forced_and_a_dumb_terminal_gets_plain_lines(
     assert type(make_screen(Terminal(), Terminal())) is PlainScreen
 
 
-@pytest.mark.parametrize(("told", "on_stdout", "on_stderr"), [
+@pytest.mark.parametrize(("terminals", "on_stdout", "on_stderr"), [
     ("0", False, False), ("1", True, True), ("stdout,stderr", True, True), ("stdout", True, False), ("stderr", False, True),
 ])  # fmt: skip
-def test_the_local_spawner_tells_what_is_a_terminal(told: str, on_stdout: bool, on_stderr: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLLBENCH_TTY", told)
+def test_the_local_spawner_passes_on_what_is_a_terminal(
+    terminals: str, on_stdout: bool, on_stderr: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLLBENCH_TTY", terminals)
     assert (is_terminal(Terminal(), "stdout"), is_terminal(io.StringIO(), "stderr")) == (on_stdout, on_stderr)
 
 

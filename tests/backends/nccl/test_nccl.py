@@ -216,9 +216,9 @@ def test_the_library_is_reported_with_its_path_version_and_errors_and_an_unusabl
 QUICK = ("--backend", "nccl", "--sizes", "1000", "--max-time", "0.02", "-n", "1", "-w", "1", "--format", "json", "--buffers", "fixed")
 
 
-def collbench(folder, *words, gpus=2, more=None, **told):
+def collbench(folder, *words, gpus=2, more=None, **variables):
     """Runs a command where the doubles are found; (exit code, rows, stderr)."""
-    env = {**environment(gpus, **told), **(more or {})}
+    env = {**environment(gpus, **variables), **(more or {})}
     line = ["timeout", "-k", "5", "60", sys.executable, "-m", "collbench", *words]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, cwd=folder)
     return done.returncode, [json.loads(row) for row in done.stdout.splitlines()], done.stderr

@@ -7,8 +7,8 @@ from tests.cli.command import environment, run_here
 from tests.plugins.deploy.recorded import COMMAND, Recorded, run_by_bash
 
 
-def emit(folder: Path, *told: str, command: tuple[str, ...] = COMMAND) -> str:
-    done = run_here(folder, "emit", "slurm", *told, "--", *command)
+def emit(folder: Path, *options: str, command: tuple[str, ...] = COMMAND) -> str:
+    done = run_here(folder, "emit", "slurm", *options, "--", *command)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 

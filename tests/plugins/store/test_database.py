@@ -53,8 +53,8 @@ def test_a_store_that_an_earlier_collbench_made_has_the_same_tables_and_stays_us
     open_store(str(tmp_path / "new.db"), write=True).close()
     new = sqlite3.connect(tmp_path / "new.db")
     for relation in (*TABLES, *VIEWS):
-        told = [each.execute(f"PRAGMA table_info({relation.name})").fetchall() for each in (connection, new)]
-        columns, of_new = ([(column[1:3], column[5]) for column in each] for each in told)
+        described = [each.execute(f"PRAGMA table_info({relation.name})").fetchall() for each in (connection, new)]
+        columns, of_new = ([(column[1:3], column[5]) for column in each] for each in described)
         assert columns == of_new, relation.name
     indexes = "SELECT name FROM sqlite_master WHERE type = 'index' ORDER BY name"
     assert connection.execute(indexes).fetchall() == new.execute(indexes).fetchall()

@@ -65,10 +65,10 @@ def test_blocks_that_are_changed_swapped_misplaced_or_old_are_found() -> None:
     assert PATTERN.check(target) is not None
     _, target = ends()
     used = set(target.into[0].at_target.tolist())
-    beside = next(place for place in range(len(target.pool)) if place not in used)
-    target.pool[beside, 3] = 0
+    unused_place = next(place for place in range(len(target.pool)) if place not in used)
+    target.pool[unused_place, 3] = 0
     found = PATTERN.check(target)
-    assert found is not None and (found.wrong, found.index) == (1, beside * 100)
+    assert found is not None and (found.wrong, found.index) == (1, unused_place * 100)
     _, target = ends()
     assert BlockPattern(100, 10).check(target) is not None
 
