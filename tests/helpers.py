@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min"
            if not undefined_redop(redop, DTYPES[dtype])]  # fmt: skip
 
 Call = Callable[[], object]
+SENTENCES = Path(__file__).parent / "golden/sentences"
 
 
 def said(call: Call) -> str:
@@ -28,6 +33,18 @@ def said(call: Call) -> str:
         return str(call())
     except CollbenchError as error:
         return str(error)
+
+
+def check_sentences(golden: Path, calls: Mapping[str, Call]) -> None:
+    """Compare what each call says in an empty folder with a golden file: a line with its name and, indented below it, the text."""
+    texts: list[str] = []
+    for name, call in calls.items():
+        with TemporaryDirectory() as folder, chdir(folder):
+            lines = said(call).splitlines()
+        texts.append("".join([f"{name}\n", *(f"    {line}\n" for line in lines), "\n"]))
+    if os.environ.get("COLLBENCH_GOLDEN") == "1":
+        golden.write_text("".join(texts), encoding="utf-8")
+    assert "".join(texts) == golden.read_text(encoding="utf-8")
 
 
 def make_case(dtype: str = "float32", count: int = 100, **changes: Any) -> Case:

@@ -11,8 +11,6 @@ from collbench import errors
 from collbench.control.diagnosis import HangCause, HangDiagnosis
 from collbench.control.path import PathFault, PathProblem
 from collbench.operations.registry import commands
-from tests.launch.test_launch_sentences import WORDS as LAUNCH
-from tests.operations.test_operations_sentences import WORDS as OPERATIONS
 from tests.stored import stored_reports
 
 ROOT = Path(__file__).parents[1]
@@ -104,8 +102,8 @@ def test_the_messages_of_the_guide_are_those_of_the_program() -> None:
         HangCause.BEHIND, "allreduce 64 MiB on mpi: warm-up", (1,), ("rank 1 (node0, pid 4201)",), 3, 4, 60.0, iteration=41
     )
     path = PathFault(PathProblem.MTU, "node0", "node1", 1000)
-    sentences = (text for _, text in (*LAUNCH.values(), *OPERATIONS.values()))
-    golden = " ".join((hang.render(), path.render(), *sentences, (ROOT / "tests/golden/messages.txt").read_text(encoding="utf-8")))
+    texts = (ROOT / "tests/golden" / name for name in ("messages.txt", "sentences/launch.txt", "sentences/operations.txt"))
+    golden = " ".join((hang.render(), path.render(), *(file.read_text(encoding="utf-8") for file in texts)))
     quoted = [words for row in _rows("guides/when-things-break.md", "A hang")[2:] for words in re.findall(r"`(.*?)`", row[0])]
     text = (DOCS / "guides/when-things-break.md").read_text(encoding="utf-8")
     quoted += [line for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]

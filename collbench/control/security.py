@@ -33,6 +33,7 @@ from collbench.control.wire import PIECE_BYTES
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.reason import Fact
+from collbench.units import plural
 
 _SHORTEST = 16  # characters
 _MOST_BYTES = 4096
@@ -119,7 +120,8 @@ def _read(path: Path, folder: int | None = None) -> bytes:
 
 def _long_enough(text: bytes, source: str) -> bytes:
     if len(text) < _SHORTEST:
-        raise UsageError(f"the secret in {source} has {len(text)} characters, but needs {_SHORTEST}: make one with openssl rand -hex 16")
+        length = plural(len(text), "character")
+        raise UsageError(f"the secret in {source} has {length}, but needs {_SHORTEST}: make one with openssl rand -hex 16")
     return text
 
 

@@ -138,7 +138,8 @@ class Quantity(msgspec.Struct, frozen=True, dict=True):
         """The median between hosts and that inside hosts, in `unit`; None: no such pair was measured."""
         measured = np.isfinite(self.above)
         inside = self.matrix.inside
-        logarithms = (np.log(self.in_unit(self.values[kind & measured])) for kind in (~inside, inside))
+        with np.errstate(divide="ignore"):  # the smallest numbers are 0 in `unit`
+            logarithms = [np.log(self.in_unit(self.values[kind & measured])) for kind in (~inside, inside)]
         return [rounded(exp(np.median(values)), _DIGITS) if len(values) else None for values in logarithms]
 
     def in_unit(self, values: Figures) -> Figures:

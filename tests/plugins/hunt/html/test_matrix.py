@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collbench.plugins.hunt.pairs import PairEffects
@@ -223,9 +223,11 @@ def test_paths_inside_hosts_have_a_median_of_their_own():
     assert [chart.data["medians"] for chart in drawn(even(4)) if chart.data] == [[10, None], [20, None]]
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @settings(max_examples=40, deadline=None)
 @given(st.lists(ANY, min_size=12, max_size=12), st.lists(ANY, min_size=6, max_size=6))
-def test_no_figure_ends_in_a_traceback(rates, times):
+@example([5e-324] * 12, [20e-6] * 6)
+def test_no_figure_ends_in_a_traceback_or_a_warning(rates, times):
     matrix = even(4)
     matrix.bandwidth[~np.eye(4, dtype=bool)] = rates
     matrix.latency_s[np.triu_indices(4, 1)] = times
