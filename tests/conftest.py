@@ -1,7 +1,5 @@
 """Common to all tests: their kinds, which of them are long, the fixed sample of long lists, and the test beds."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """Helpers of several tests: cases, places, what ranks send and receive."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from contextlib import chdir

@@ -5,8 +5,6 @@ A ```sh block is what a user types in one folder, a command per line; two blanks
 `<!-- output of: COMMAND -->` comes before a ```text block with the output of COMMAND, a line for bash in the project's folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

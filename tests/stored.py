@@ -1,7 +1,5 @@
 """Measured runs and trials that are input of tests only: tests/stored.tar.xz has them as `reports` had them, without samples.bin."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """Addresses of hosts: which of them other hosts can use."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

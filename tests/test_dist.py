@@ -1,7 +1,5 @@
 """The files of a release: built from a tag, complete, for every Python, and working in an empty environment."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shutil

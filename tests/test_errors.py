@@ -1,7 +1,5 @@
 """An error stays readable with any text that it quotes, and memory that is exhausted is not called a bug of collbench."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

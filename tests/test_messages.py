@@ -1,7 +1,5 @@
 """Messages: an example of every fact renders; code does not read rendered texts."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """tools/mutants: the hand-made list still applies to the sources, and results are counted and described."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

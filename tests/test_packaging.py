@@ -1,7 +1,5 @@
 """What a fresh machine gets: pins, the optional native loop, and environments that are made, kept and repaired."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

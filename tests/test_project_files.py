@@ -1,7 +1,5 @@
 """The files that GitHub, pre-commit and citations read: valid by their schemas, and pointing at what exists."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Untrusted files are read up to a limit, and anything that is not a regular file is rejected at once."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -3,8 +3,6 @@
 COLLBENCH_GOLDEN=1 .venv/bin/python -m pytest tests/test_readme.py -k output    writes all generated outputs anew
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Facts with templates: fields, units and counted nouns."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.reason import Fact, Text, as_json, decode

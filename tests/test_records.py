@@ -1,7 +1,5 @@
 """Declared records: columns from annotations, and the outputs that follow from them."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import dataclass

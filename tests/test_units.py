@@ -1,7 +1,5 @@
 """Sizes, times and rates as text, both ways."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Chromium, Firefox, the pages and axe-core for all tests of what a reader sees."""
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Every kind of page, in Chromium and Firefox: no console message, no request, never too wide, legible in light and dark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exact values, under the pointer and by the arrow keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

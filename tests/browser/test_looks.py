@@ -4,8 +4,6 @@ A picture is the screenshot in Chromium in 16 levels of grey, a point for 8 × 8
 a browser that smooths edges otherwise stays below, and a missing chart or a title upon other text is far above.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

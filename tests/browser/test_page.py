@@ -1,7 +1,5 @@
 """What a reader of the page and of the site meets: the theme, forced colors, hostile texts, a search, and no network."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The chart of an operation, in Chromium and Firefox: series, axes, zoom, and the figures at a size by pointer, finger and keys."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

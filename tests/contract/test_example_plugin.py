@@ -1,7 +1,5 @@
 """A backend and an operation of another package: installed by pip, listed, run and verified like the project's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Nothing here imports collbench: the inputs must be the same whatever its code is called.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tomllib

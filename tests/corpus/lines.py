@@ -1,7 +1,5 @@
 """The command lines of the corpus: each command that reads, on every stored run, capture and odd input, in every format."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass

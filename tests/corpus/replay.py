@@ -7,8 +7,6 @@
 The stored outputs are one archive, outputs.tar.xz, with a text for each line.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import hashlib

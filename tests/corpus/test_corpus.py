@@ -1,7 +1,5 @@
 """What commands print and write for stored runs, captures and odd inputs changes only with a commit that records it."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.plugin import BUILTIN, plugins

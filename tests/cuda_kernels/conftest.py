@@ -1,7 +1,5 @@
 """The kernels, compiled once for all tests of the folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import cannot

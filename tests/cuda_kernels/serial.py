@@ -1,7 +1,5 @@
 """The kernels of cuda_kernels/ as g++ compiles them: the very bodies that a GPU runs, one thread after the other."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The kernels do what their names mean: those that are timed, to the last byte; those that wait; and the computation on a GPU."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The sources compile with nvcc too, and are documented."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What fills GPU memory and what finds a wrong element in it, against numpy."""
 
-from __future__ import annotations
-
 import mmap
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """The documentation site, built as `make docs` does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ARCHITECTURE.md is true: the path of a row names functions that exist, and each example works once it is added as the page says."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

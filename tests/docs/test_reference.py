@@ -1,7 +1,5 @@
 """Pages of the site: the generated ones have every fact of the package, links and names lead to what there is."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The site builds without a warning, loads nothing from another host, and works as a folder of files."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

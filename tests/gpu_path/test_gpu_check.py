@@ -1,7 +1,5 @@
 """The GPU check (tools/gpu_check), whole, on the test double of driver, NCCL and cupy; and that its summary reports what was injected."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

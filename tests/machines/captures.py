@@ -1,7 +1,5 @@
 """The captured machines in this folder: what each must be read as, its texts, and a folder with its files."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from functools import cache

@@ -1,7 +1,5 @@
 """What hwloc's `lstopo --of xml --whole-io` says of a machine, as plain values."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 

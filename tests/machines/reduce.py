@@ -1,7 +1,5 @@
 """Reduce the capture of a machine to the facts that the readers read, and mask it: `python -m tests.machines.reduce FOLDER…`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

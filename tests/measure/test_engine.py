@@ -1,7 +1,5 @@
 """The engine: the order of its events, what listeners see, and what a row gets from the launch, with one rank and a made-up work."""
 
-from __future__ import annotations
-
 import dataclasses
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field

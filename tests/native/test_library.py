@@ -1,7 +1,5 @@
 """Programs in the memory layout of loop.c."""
 
-from __future__ import annotations
-
 import pytest
 
 from collbench.native.library import NativeSlots

@@ -1,7 +1,5 @@
 """The plug-in for pytest, in sessions of pytest of their own: measurements, assertions, reports, options, and bad input."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The lines of `collbench import` in the corpus print and write what is stored."""
 
-from __future__ import annotations
-
 from tests.conftest import needs_all_plugins
 
 

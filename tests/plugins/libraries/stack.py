@@ -3,8 +3,6 @@
 A test asks `environment_of("jax")`, which skips with the reason where the environment is missing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

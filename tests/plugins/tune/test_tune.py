@@ -1,7 +1,5 @@
 """`collbench tune`: which forced choices replace a library's own, the files of the libraries, and what the command says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ killed     the rank is killed in its third transfer
 unmade     the rank cannot make its calls; each rank writes the methods that it has freed to stderr
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
