@@ -31,7 +31,9 @@ def coordinator(*children):
     def with_rank(rank):
         return next((child for child in working.values() if rank in child.ranks), None)
 
-    down = SimpleNamespace(children=working, cut=cut, with_rank=with_rank, forget=forget, broadcast=lambda message: None, read=lambda ready: ready)
+    down = SimpleNamespace(
+        children=working, cut=cut, with_rank=with_rank, forget=forget, broadcast=lambda message: None, read=lambda ready: ready
+    )
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
     part.members = [Member(rank, "h", rank, rank, ()) for rank in range(4)]
     part.joined = dict(enumerate(part.members[1:], 1))
