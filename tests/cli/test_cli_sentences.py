@@ -101,18 +101,12 @@ def no_output() -> str:
     return err.getvalue().strip()
 
 
-def ended(index: int, code: int) -> Call:
+def ended(index: int, code: int) -> str:
     """What is printed when this one of three launches ends with the code."""
     planned = [launches.PlannedLaunch(f"launch {number + 1} of 3", Path("x"), number) for number in range(3)]
-
-    def run() -> str:
-        with redirect_stderr(StringIO()) as err:
-            launches.in_turn(
-                planned, Output("json", quiet=True), [], {}, lambda argv, env: code * (env[request.LAUNCH_INDEX] == str(index))
-            )
-        return err.getvalue().strip()
-
-    return run
+    with redirect_stderr(StringIO()) as err:
+        launches.in_turn(planned, Output("json", quiet=True), [], {}, lambda argv, env: code * (env[request.LAUNCH_INDEX] == str(index)))
+    return err.getvalue().strip()
 
 
 # Each ends with exit code 2 before anything starts.
@@ -141,9 +135,9 @@ WORDS: dict[str, Call] = {
     "--gdr-check, format": lambda: launches.check(_request("nccl"), Output("nccl-tests"), [], {}, lambda argv, env: 0),
     "--out holds a launch": used("old/launch-7/run.json"),
     "--out holds a run": used("old/run.json"),
-    "launch failed": ended(1, 4),
-    "launch interrupted": ended(2, INTERRUPTED),
-    "launch terminated": ended(0, TERMINATED),
+    "launch failed": lambda: ended(1, 4),
+    "launch interrupted": lambda: ended(2, INTERRUPTED),
+    "launch terminated": lambda: ended(0, TERMINATED),
     "nodes, another number of machines": lambda: repeated([node_from_user(8, UserOverride())] * 2, 3),
     "nodes, unknown": lambda: job_on([dgx()], 8, None, "cuda"),
     "nodes, uneven": lambda: job_on([dgx()], 9, 2, "cuda"),

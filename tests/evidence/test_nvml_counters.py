@@ -123,6 +123,6 @@ def test_every_field_has_a_name_in_the_real_package():
 
     assert Gpus.open(Recorder({}))
     fields = {name for name in asked if name.startswith("NVML_FI_")}
-    assert len(fields) == 17 and all(hasattr(pynvml, name) for name in fields)
+    assert fields and not fields - set(dir(pynvml))
     names = ("NVLINK_THROUGHPUT_DATA_TX", "PCIE_COUNT_TX_BYTES", "PCIE_REPLAY_COUNTER")
     assert [getattr(pynvml, f"NVML_FI_DEV_{name}") for name in names] == [THROUGHPUT_TX, PCIE_TX, REPLAYS]

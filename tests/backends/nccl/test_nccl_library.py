@@ -82,42 +82,32 @@ def test_a_group_is_ended_once_after_any_error_inside():
     assert library.calls == ["ncclGroupStart", "a", "ncclGroupEnd", "ncclGroupStart", "given up"]
 
 
-class OldLibrary:
-    """A double of NCCL that does not count memory: it makes the communicators 7, 8 …, or fails with this last error."""
+def communicators_of(*free_bytes, last_error=""):
+    """Communicators 7, 8 … on GPUs with these free bytes before and after, of an NCCL that counts no memory, or fails."""
+    numbers = count(7)
 
-    def __init__(self, last_error=""):
-        self.last_error, self.numbers = last_error, count(7)
-        self.handle = SimpleNamespace(ncclCommInitRank=SimpleNamespace(), ncclGroupEnd=lambda: None)
-
-    def has(self, name):
-        return False
-
-    def call(self, name, *words):
+    def call(name, *words):
+        if name == "ncclCommInitRank" and last_error:
+            raise nccl.NcclFailed("", last_error=last_error)
         if name == "ncclCommInitRank":
-            if self.last_error:
-                raise nccl.NcclFailed("", last_error=self.last_error)
-            ctypes.c_void_p.from_address(words[0]).value = next(self.numbers)
+            ctypes.c_void_p.from_address(words[0]).value = next(numbers)
 
-
-def made(communicators, *free_bytes):
-    """Communicators on GPUs with these free bytes, each before and after."""
+    handle = SimpleNamespace(ncclCommInitRank=SimpleNamespace(), ncclGroupEnd=lambda: None)
+    communicators = Communicators(SimpleNamespace(handle=handle, has=lambda name: False, call=call))
     gpus = [SimpleNamespace(use=nullcontext, free_bytes=iter(each).__next__) for each in free_bytes]
-    return communicators.make(gpus, range(len(gpus)), len(gpus), "00" * nccl.UNIQUE_ID_BYTES)
+    return communicators, communicators.make(gpus, range(len(gpus)), len(gpus), "00" * nccl.UNIQUE_ID_BYTES)
 
 
-@pytest.mark.parametrize(("last_error", "remedy"), [
-    ("Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'", "nvidia-nccl-cu12"),
-    ("Connection refused", "NCCL_DEBUG=INFO"),
-])  # fmt: skip
-def test_an_old_driver_has_a_remedy_of_its_own(last_error, remedy):
-    with pytest.raises(nccl.NcclFailed, match=remedy):
-        made(Communicators(OldLibrary(last_error)), (100, 100))
+def test_an_old_driver_has_a_remedy_of_its_own():
+    too_old = "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'"
+    for last_error, remedy in ((too_old, "nvidia-nccl-cu12"), ("Connection refused", "NCCL_DEBUG=INFO")):
+        with pytest.raises(nccl.NcclFailed, match=remedy):
+            communicators_of((100, 100), last_error=last_error)
 
 
 def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():
-    communicators = Communicators(OldLibrary())
-    assert made(communicators, (100, 70), (100, 50)) == (7, 8)
-    assert communicators.most_bytes([7, 8]) == (50, "free memory at its creation")
+    communicators, made = communicators_of((100, 70), (100, 50))
+    assert (made, communicators.most_bytes(made)) == ((7, 8), (50, "free memory at its creation"))
     assert communicators.most_bytes([9]) is None
 
 
