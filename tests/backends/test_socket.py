@@ -377,11 +377,16 @@ def greeting(key, source, target, attempt, stream):
 
 
 def test_a_stream_begins_with_the_receivers_key_both_ranks_the_attempt_and_its_number():
-    with meeting() as links, socket.create_connection(links[1].listener.getsockname(), timeout=10) as first:
-        keys = keys_of(links)
-        first.sendall(greeting(keys[1], 0, 1, 1, 0))
-        links[1].connect(0, 1).close()
-        assert first.recv(64) == greeting(keys[0], 0, 1, 1, 0)
+    with meeting(3) as links:
+        _, of_source, of_target = keys_of(links)
+        place = links[2].listener.getsockname()
+        at_once(lambda: links[1].connect(2, 1), lambda: links[2].connect(1, 1))
+        with socket.create_connection(place, timeout=10) as first, socket.create_connection(place, timeout=10) as second:
+            for stream, connection in enumerate((first, second)):
+                connection.sendall(greeting(of_target, 1, 2, 2, stream))
+            links[2].connect(1, 2).close()
+            for stream, connection in enumerate((first, second)):
+                assert connection.recv(64) == greeting(of_source, 1, 2, 2, stream)
 
 
 def keys_of(links):
