@@ -83,12 +83,12 @@ def check_keys(configuration: Configuration, command: str, parsers: Parsers) -> 
     for table in configuration.tables:
         if table not in parsers:
             raise UsageError(f"{configuration.file}: [{table}] is not a command{_alike(table, parsers)}")
-    settable = _settable(parsers[command])
+    settable = settable_options(parsers[command])
     for key in configuration.tables.get(command, {}):
         if _long(key) not in settable:
             raise UsageError(f"{configuration.place(key, command)}: {command} has no option {_long(key)}{_alike(_long(key), settable)}")
     unknown = [key for key in configuration.common if _long(key) not in settable]
-    all_options = {name for parser in parsers.values() for name in _settable(parser)} if unknown else set()
+    all_options = {name for parser in parsers.values() for name in settable_options(parser)} if unknown else set()
     for key in unknown:
         if _long(key) not in all_options:
             raise UsageError(f"{configuration.place(key)}: unknown option{_alike(_long(key), all_options)}")
@@ -124,14 +124,14 @@ def _long(key: str) -> str:
 
 def _texts(configuration: Configuration, command: str, parser: argparse.ArgumentParser) -> dict[str, str]:
     """Return the command's values as text, by long option."""
-    actions = _settable(parser)
+    actions = settable_options(parser)
     sources = ((None, configuration.common), (command, configuration.tables.get(command, {})))
     values = {_long(key): (value, configuration.place(key, table)) for table, entries in sources for key, value in entries.items()}
     return {long: _text(actions[long], value, place, parser) for long, (value, place) in values.items() if long in actions}
 
 
-def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Return the options that the file can set, by their long name."""
+def settable_options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the options of a command that the configuration file and variables can set, by their long name, such as "--sizes"."""
     options = {long: action for action in actions_of(parser) for long in action.option_strings if long.startswith("--")}
     return {long: action for long, action in options.items() if long not in _NEVER and is_settable(action)}
 

@@ -1,5 +1,7 @@
 """Two ranks in one process, for tests of the socket backend: worlds that agree with one another, and links between them."""
 
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,25 +11,25 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from collbench.backends.backend import Group, Settings
-from collbench.backends.socket import ConnectionMaker, Connections, _settle
+from collbench.backends.socket import ConnectionMaker, Connections
 from collbench.control.members import Member
 from collbench.operations.case import Case
 
 T = TypeVar("T")
-PATIENCE_S = 20
+PATIENCE_S = 20.5
 
 
 class Rank:
-    """What `Links` needs of a world: rank, members, agree."""
+    """What `Links` needs of a world: rank, members, agree. `said` has what each rank sent last."""
 
     def __init__(self, rank: int, members: tuple[Member, ...], said: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.me, self.members, self.size = rank, members[rank], members, len(members)
-        self._said, self._barrier = said, barrier
+        self.said, self._barrier = said, barrier
 
     def allgather(self, value: Any, what: str) -> list[Any]:
-        self._said[self.rank] = value
+        self.said[self.rank] = value
         self._barrier.wait(PATIENCE_S)
-        return list(self._said)
+        return list(self.said)
 
 
 def ranks(n: int = 2, addresses: tuple[str, ...] = ()) -> list[Any]:
@@ -62,7 +64,7 @@ def meeting(n: int = 2, timeout_s: float = PATIENCE_S) -> Iterator[list[Connecti
 
 @contextmanager
 def linked(streams: int = 1, deadline_s: float | None = None) -> Iterator[tuple[Connections, Connections]]:
-    """Both ends of a link; `deadline_s` instead of the usual one."""
+    """Both ends of a link; `deadline_s`, below 1, instead of the usual one."""
     with meeting() as (first, second):
         ends = at_once(lambda: first.connect(1, streams), lambda: second.connect(0, streams))
         assert all(isinstance(end, Connections) for end in ends), ends
@@ -73,7 +75,8 @@ def linked(streams: int = 1, deadline_s: float | None = None) -> Iterator[tuple[
 
 def _hurried(link: Connections, deadline_s: float) -> Connections:
     for each in link.sockets:
-        _settle(each, deadline_s)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            each.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, int(deadline_s * 1e6)))
     return replace(link, deadline_s=deadline_s)
 
 

@@ -53,13 +53,13 @@ def test_in_place_send_and_receive_are_one_and_a_rank_that_only_sends_has_nothin
     assert [len(part(rank, 0)) for rank in (0, 1) for part in (pair.send, pair.recv)] == [100, 0, 0, 100]
 
 
-def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has(monkeypatch):
+def test_small_buffers_get_ordinary_pages_and_large_ones_what_the_kernel_has(monkeypatch, tmp_path):
     assert make(count=1000).page_bytes == mmap.PAGESIZE
-    assert make(count=2**22).page_bytes in (mmap.PAGESIZE, host._huge_page())
-    monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 0)
-    assert make(count=2**21).page_bytes == mmap.PAGESIZE
-    monkeypatch.setattr(host, "_huge_bytes_at", lambda address: 2**30)
-    assert make(count=2**21).page_bytes == host._huge_page()
+    monkeypatch.setattr(host, "Path", lambda path: tmp_path / Path(path).name)
+    (tmp_path / "hpage_pmd_size").write_text("4194304\n")
+    for huge_kib, page_bytes in ((0, mmap.PAGESIZE), (2**20, 2**22)):
+        (tmp_path / "smaps").write_text(f"0-1000 rw-p\nAnonHugePages: 7 kB\n1000-ffffffffffffffff rw-p\nAnonHugePages: {huge_kib} kB\n")
+        assert make(count=2**21).page_bytes == page_bytes
 
 
 def test_memory_is_touched_before_it_is_used():
@@ -96,24 +96,37 @@ def test_rotating_slots_are_apart_stay_within_bounds_and_cover_the_caches(count)
     assert buffers.send(0, slots).ctypes.data == buffers.send(0, 0).ctypes.data
 
 
+@pytest.fixture
+def mapped(monkeypatch):
+    """The bytes of each memory mapping that buffers take; none is larger to align its pages."""
+    taken, take = [], mmap.mmap
+
+    def record(descriptor, n_bytes, **options):
+        taken.append(n_bytes)
+        return take(descriptor, n_bytes, **options)
+
+    monkeypatch.setattr(mmap, "mmap", record)
+    monkeypatch.setattr(host, "_HUGE_FROM", 2**40)
+    return taken
+
+
 @pytest.mark.parametrize("operation", [ALLREDUCE, ALLGATHER, REDUCESCATTER], ids=lambda o: o.name)
 @pytest.mark.parametrize("in_place", [True, False])
-def test_bytes_needed_is_what_is_taken(operation, in_place):
+def test_bytes_needed_is_what_is_taken(operation, in_place, mapped):
     case = make_case(count=30_000, in_place=in_place)
-    buffers = Buffers(operation, case, Group((0, 1, 2), (0, 1, 2)), 1)
-    taken = max(len(block._bytes) for block in buffers._memory)
-    assert taken == bytes_needed(operation, case, 3)
+    Buffers(operation, case, Group((0, 1, 2), (0, 1, 2)), 1)
+    assert max(mapped) == bytes_needed(operation, case, 3)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast", "gather", "scatter"])
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(("root", "buffers"), [(0, "fixed"), (3, "rotating")])
-def test_of_a_hosts_ranks_only_the_root_is_counted_as_one(name, in_place, root, buffers):
+def test_of_a_hosts_ranks_only_the_root_is_counted_as_one(name, in_place, root, buffers, mapped):
     operation = operations()[name]
     case = make_case(count=400_000, in_place=in_place, buffers=buffers, root=root if operation.rooted else None)
-    made = Buffers(operation, case, Group((0, 1, 2, 3), (0, 1, 2, 3)), slots_for(case))
-    assert bytes_on_host(operation, case, 4, 4, 1) == sum(len(block._bytes) for block in made._memory)
+    Buffers(operation, case, Group((0, 1, 2, 3), (0, 1, 2, 3)), slots_for(case))
+    assert bytes_on_host(operation, case, 4, 4, 1) == sum(mapped)
 
 
 @pytest.mark.parametrize("count", [2**45, 2**60])

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from collbench.backends import mpi, torch_distributed
 from collbench.backends.backend import Available, Backend, Unavailable, unsupported_reason
-from collbench.backends.mpi import MpiBackend, library_name
+from collbench.backends.mpi import MpiBackend, library_name, misfit
 from collbench.backends.nccl.backend import NcclBackend
 from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.simulated import SimulatedBackend
@@ -101,10 +101,8 @@ class FakeMpi:
 ])  # fmt: skip
 def test_what_mpi_cannot_do(large_count, operation, case, reason):
     assert library_name(FakeMpi()) == "MPICH 5.0.2"
-    backend = MpiBackend()
-    backend._mpi, backend.ranks = FakeMpi(), 2
-    backend._library = SimpleNamespace(MPI_Allreduce_c=1) if large_count else SimpleNamespace()
-    assert backend.supports(operation, case) == reason
+    library = SimpleNamespace(MPI_Allreduce_c=1) if large_count else SimpleNamespace()
+    assert misfit(FakeMpi(), library, operation, case, 2) == reason
 
 
 @pytest.mark.parametrize(("operation", "changes", "reason"), [

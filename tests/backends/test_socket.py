@@ -4,8 +4,10 @@ import ctypes
 import json
 import platform
 import socket
+import struct
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -339,7 +341,8 @@ def test_calls_are_native_where_the_code_was_built(monkeypatch, tmp_path):
         with monkeypatch.context() as patch:
             patch.setattr("collbench.backends.socket.native", lambda: None)
             assert isinstance(messages_over(link, 2), PythonMessages)
-    monkeypatch.setattr("collbench.backends.socket._NATIVE", tmp_path / "_loop.so")
+    load = ctypes.CDLL
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: load(tmp_path / Path(path).name))
     assert native.__wrapped__() is None
     (tmp_path / "_loop.so").write_text("not a library")
     assert native.__wrapped__() is None
@@ -353,6 +356,9 @@ def test_streams_come_in_one_order_send_small_messages_at_once_and_block_for_les
         assert (len(lower.sockets), lower.peer.rank, higher.peer.rank) == (streams, 1, 0)
         for stream in (*lower.sockets, *higher.sockets):
             assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) and stream.getblocking()
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                seconds, microseconds = struct.unpack("ll", stream.getsockopt(socket.SOL_SOCKET, option, 16))
+                assert seconds + 1e-6 * microseconds == pytest.approx(0.9 * PATIENCE_S, abs=0.02)
         assert [end.deadline_s for end in ends] == [0.9 * PATIENCE_S] * 2  # so that this end reports before the watchdog does
         assert all(int(size) >= 2048 for size in lower.facts().values())
 
@@ -366,17 +372,34 @@ def test_pairs_are_made_again_and_in_any_order():
                 end.close()
 
 
-def greeting(key, *stream_set, stream=0):
-    return socket_links._StreamSet(*stream_set).greetings(key)[stream]
+def greeting(key, source, target, attempt, stream):
+    return struct.pack("!16s4I", key, source, target, attempt, stream)
+
+
+def test_a_stream_begins_with_the_receivers_key_both_ranks_the_attempt_and_its_number():
+    with meeting(3) as links:
+        _, of_source, of_target = keys_of(links)
+        place = links[2].listener.getsockname()
+        at_once(lambda: links[1].connect(2, 1), lambda: links[2].connect(1, 1))
+        with socket.create_connection(place, timeout=10) as first, socket.create_connection(place, timeout=10) as second:
+            for stream, connection in enumerate((first, second)):
+                connection.sendall(greeting(of_target, 1, 2, 2, stream))
+            links[2].connect(1, 2).close()
+            for stream, connection in enumerate((first, second)):
+                assert connection.recv(64) == greeting(of_source, 1, 2, 2, stream)
+
+
+def keys_of(links):
+    return [bytes.fromhex(said["key"]) for said in links[0].world.said]
 
 
 STRANGE_GREETINGS = {  # of other clients than the right rank to rank 1, by the keys of both ranks
-    "another launch": lambda first, second: greeting(first, 0, 1, 1, 1),
-    "another rank": lambda first, second: greeting(second, 2, 1, 1, 1),
-    "an earlier attempt": lambda first, second: greeting(second, 0, 1, 0, 1),
-    "another stream": lambda first, second: greeting(second, 0, 1, 1, 2, stream=1),
+    "another launch": lambda first, second: greeting(first, 0, 1, 1, 0),
+    "another rank": lambda first, second: greeting(second, 2, 1, 1, 0),
+    "an earlier attempt": lambda first, second: greeting(second, 0, 1, 0, 0),
+    "another stream": lambda first, second: greeting(second, 0, 1, 1, 1),
     "a browser": lambda first, second: b"GET / HTTP/1.1\r\nHost: node1\r\n\r\n" + bytes(8),
-    "half a greeting": lambda first, second: greeting(second, 0, 1, 1, 1)[:-1], "nothing": lambda first, second: b"",
+    "half a greeting": lambda first, second: greeting(second, 0, 1, 1, 0)[:-1], "nothing": lambda first, second: b"",
 }  # fmt: skip
 
 
@@ -384,7 +407,7 @@ STRANGE_GREETINGS = {  # of other clients than the right rank to rank 1, by the 
 def test_a_foreign_connection_is_rejected_and_the_right_rank_accepted(strange, monkeypatch):
     monkeypatch.setattr(socket_links, "_GREETING_S", 0.2)
     with meeting() as links, socket.create_connection(links[1].listener.getsockname(), timeout=10) as stranger:
-        stranger.sendall(strange(links[0]._key, links[1]._key))
+        stranger.sendall(strange(*keys_of(links)))
         ends = at_once(lambda: links[0].connect(1, 1), lambda: links[1].connect(0, 1))
         assert [end.peer.rank for end in ends] == [1, 0]
         ends[0].sockets[0].sendall(b"x")
@@ -396,30 +419,32 @@ def test_a_foreign_connection_is_rejected_and_the_right_rank_accepted(strange, m
 
 
 def test_what_listens_there_must_know_the_key_too():
-    with meeting() as (first, _), listen_at("127.0.0.1") as other:
-        first._ports[1] = other.getsockname()[1]
+    with meeting() as (first, second):
+        place = second.listener.getsockname()
+        second.close()
 
-        def answer():
-            made, _ = other.accept()
-            with made:
-                made.recv(64)
-                made.sendall(bytes(32))
+        with socket.create_server(place) as other:
 
-        refused, _ = at_once(lambda: first.connect(1, 1), answer)
+            def answer():
+                with other.accept()[0] as made:
+                    made.recv(64)
+                    made.sendall(bytes(32))
+
+            refused, _ = at_once(lambda: first.connect(1, 1), answer)
         assert isinstance(refused, RunFailed)
         assert "rejected this rank" in str(refused)
 
 
 def test_a_rank_that_cannot_be_reached_is_named_and_not_tried_again_and_so_is_one_that_does_not_come():
     with meeting() as (first, second):
+        place = second.listener.getsockname()
         second.close()
         refused = at_once(lambda: first.connect(1, 4))[0]
         assert isinstance(refused, RunFailed)
-        port = first._ports[1]
-        assert f"rank 1 (node1, pid 101) at 127.0.0.1 port {port}" in str(refused)
+        assert f"rank 1 (node1, pid 101) at 127.0.0.1 port {place[1]}" in str(refused)
         assert "refused" in str(refused) and "firewall" in str(refused)
-        first._ports[1] = 0
-        assert str(at_once(lambda: first.connect(1, 4))[0]) == str(refused)
+        with socket.create_server(place):
+            assert str(at_once(lambda: first.connect(1, 4))[0]) == str(refused)
     with meeting(timeout_s=0.2) as (_, second):
         missed = at_once(lambda: second.connect(0, 2))[0]
     assert isinstance(missed, RunFailed) and "(0 of 2 streams came within 0.18 s" in str(missed)

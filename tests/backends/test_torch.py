@@ -111,21 +111,20 @@ def test_a_torch_that_takes_no_listening_socket_opens_its_store_itself(monkeypat
     assert (store.port > 0) == (how is not None)
 
 
-NO_DRIVER = Unavailable.because(NoDriver())
-CPU_BUILD = WrongBuild("torch", "2.13.0+cpu", "was built without CUDA", torch_distributed._REMEDY)
-
-
-@pytest.mark.parametrize(("no_gpu", "torch", "wanted"), [
-    (NO_DRIVER, "2.13.0+cu130", NO_DRIVER),
-    (None, None, Unavailable.because(NotInstalled("torch", torch_distributed._REMEDY))),
-    (None, "2.13.0+cpu", Unavailable.because(CPU_BUILD)),
-    (None, "2.13.0+cu130", Available("NCCL of torch 2.13.0+cu130, as training sees it")),
+@pytest.mark.parametrize(("no_gpu", "torch", "fact", "remedy"), [
+    (Unavailable.because(NoDriver()), "2.13.0+cu130", NoDriver, "driver"),
+    (None, None, NotInstalled, "CUDA build of torch"), (None, "2.13.0+cpu", WrongBuild, "CUDA build of torch"),
 ])  # fmt: skip
-def test_whether_it_is_at_hand(no_gpu, torch, wanted, monkeypatch):
+def test_whether_it_is_at_hand(no_gpu, torch, fact, remedy, monkeypatch):
     monkeypatch.setattr(torch_distributed, "no_gpu", lambda: no_gpu)
     monkeypatch.setattr(torch_distributed, "find_spec", lambda name: torch)
     monkeypatch.setattr(torch_distributed, "version", lambda name: torch)
-    assert TorchNcclBackend.probe() == wanted
+    found = TorchNcclBackend.probe()
+    assert isinstance(found.fact, fact) and remedy in found.remedy
+    monkeypatch.setattr(torch_distributed, "no_gpu", lambda: None)
+    monkeypatch.setattr(torch_distributed, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch_distributed, "version", lambda name: "2.13.0+cu130")
+    assert TorchNcclBackend.probe() == Available("NCCL of torch 2.13.0+cu130, as training sees it")
 
 
 def test_a_torch_without_cuda_reports_its_version():

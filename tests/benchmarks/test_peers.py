@@ -3,7 +3,7 @@
 import re
 import shlex
 import subprocess
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,17 +99,32 @@ def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch):
     assert "4:8" in opened.command("alltoall", load) and "8:16" in opened.command("reducescatter", load)
 
 
-def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path):
+def asked_of_imb(monkeypatch, operation, load):
+    """Measure with a double of IMB, which takes 2 µs for each size. Return the listed sizes and the iterations of each."""
+    asked = {}
+
+    def launch(words):
+        options = dict(pairwise(words))
+        asked["sizes"] = Path(options["-msglen"]).read_text().split()
+        asked["iterations"] = options["-iter"]
+        return Launch(0.1, "t_avg[usec]\n" + "".join(f"{size} 1 0 0 2.0\n" for size in asked["sizes"]))
+
+    monkeypatch.setattr(imb, "mpiexec", lambda *words: list(words))
+    monkeypatch.setattr(imb, "launch", launch)
+    times = imb.Imb(Path("x/bin/IMB-MPI1")).measure(operation, load)
+    assert times == {size: pytest.approx(2e-6) for size in load.sizes}
+    return asked["sizes"], asked["iterations"]
+
+
+def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(monkeypatch):
     head, line = IMB_COLLECTIVE.rpartition("\n            8 ")[0], "            8   50  0.1  0.9  {}\n"
     assert "t_avg[usec]" in head
     text = head + "\n" + "".join(line.format(mean) for mean in (90.0, 80.0, 1.0, 3.0, 2.0))
     assert imb.times(text, warming=2) == {8: pytest.approx(2e-6)}
     assert imb.times(text, warming=5) == {}
-    load = Load((8, 64), 1000, 200)
-    assert imb._lengths(str(tmp_path), load.sizes, load).read_text().split() == ["8"] * 24 + ["64"] * 24
-    words = imb.Imb(tmp_path / "IMB-MPI1").command("allreduce", load, tmp_path / "lengths")
-    assert words[words.index("-iter") + 1] == "50"
-    assert [imb._of_block(load) * (imb._warming(load) + imb._BLOCKS) for load in (LARGE, Load((8,), 1, 0))] == [75, 20]
+    assert asked_of_imb(monkeypatch, "allreduce", Load((8, 64), 1000, 200)) == (["8"] * 24 + ["64"] * 24, "50")
+    assert asked_of_imb(monkeypatch, "allreduce", Load((8,), 60, 15)) == (["8"] * 25, "3")
+    assert asked_of_imb(monkeypatch, "allreduce", Load((8,), 1, 0)) == (["8"] * 20, "1")
 
 
 @pytest.mark.impi
@@ -131,9 +146,10 @@ def test_our_samples_in_blocks():
     assert median_of_blocks(20, run, None) == 2.5  # fewer samples than blocks: each is one
 
 
-def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path):
-    sizes = {"allreduce": [8, 16], "alltoall": [4, 8], "allgather": [4, 8], "reducescatter": [4, 8]}
-    assert {name: imb._sizes(name, Load((8, 16), 10, 1)) for name in sizes} == sizes
+def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path, monkeypatch):
+    sizes = {"allreduce": ["8", "16"], "alltoall": ["4", "8"], "allgather": ["4", "8"], "reducescatter": ["4", "8"]}
+    for name, listed in sizes.items():
+        assert list(dict.fromkeys(asked_of_imb(monkeypatch, name, Load((8, 16), 10, 1))[0])) == listed
     (tmp_path / "lib").mkdir()
     built = imb.Imb(tmp_path / "bin" / "IMB-MPI1")
     assert built.library() == []

@@ -14,7 +14,7 @@ from tests.cli.command import environment
 def request_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Request]:
     """Return a function that makes the request of a command line under some variables, in an empty folder, without a start."""
     made: list[Request] = []
-    monkeypatch.setattr(start, "_start_here", lambda started: made.append(started.launch) or 0)
+    monkeypatch.setattr(start, "begin", lambda started, info: started.launch.check_options() or made.append(started.launch) or 0)
     monkeypatch.chdir(tmp_path)
 
     def ask(line: str, **variables: str) -> Request:

@@ -95,8 +95,17 @@ def plan_of_missing() -> None:
 
 
 def no_output() -> str:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with redirect_stderr(StringIO()) as err, patch.object(main, "run", side_effect=full), patch.object(main.signals, "handle"):
+        main.guarded(["backends"])
+    return err.getvalue().strip()
+
+
+def ended(index: int, code: int) -> str:
+    """What is printed when this one of three launches ends with the code."""
+    planned = [launches.PlannedLaunch(f"launch {number + 1} of 3", Path("x"), number) for number in range(3)]
     with redirect_stderr(StringIO()) as err:
-        main._code_of(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        launches.in_turn(planned, Output("json", quiet=True), [], {}, lambda argv, env: code * (env[request.LAUNCH_INDEX] == str(index)))
     return err.getvalue().strip()
 
 
@@ -126,9 +135,9 @@ WORDS: dict[str, Call] = {
     "--gdr-check, format": lambda: launches.check(_request("nccl"), Output("nccl-tests"), [], {}, lambda argv, env: 0),
     "--out holds a launch": used("old/launch-7/run.json"),
     "--out holds a run": used("old/run.json"),
-    "launch failed": lambda: launches._why_it_ended(4, "launch 2 of 3", 1),
-    "launch interrupted": lambda: launches._why_it_ended(INTERRUPTED, "launch 3 of 3", 0),
-    "launch terminated": lambda: launches._why_it_ended(TERMINATED, "launch 1 of 3", 2),
+    "launch failed": lambda: ended(1, 4),
+    "launch interrupted": lambda: ended(2, INTERRUPTED),
+    "launch terminated": lambda: ended(0, TERMINATED),
     "nodes, another number of machines": lambda: repeated([node_from_user(8, UserOverride())] * 2, 3),
     "nodes, unknown": lambda: job_on([dgx()], 8, None, "cuda"),
     "nodes, uneven": lambda: job_on([dgx()], 9, 2, "cuda"),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from importlib import reload
 
 import pytest
 
@@ -42,15 +43,18 @@ TAKEN = replace(ALLREDUCE, name="probe")
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """Yield a folder of packages that the registries search."""
-    monkeypatch.setattr(operations, "_reserved", reserved_names)
     monkeypatch.syspath_prepend(str(tmp_path))
-    caches = (backends._entries, backends._of_entry, operations._registered)
-    for cache in caches:
-        cache.cache_clear()
-    operations.reserve(reserved_names)  # as the command line does
+    search_again()
     yield tmp_path
-    for cache in caches:
-        cache.cache_clear()
+    monkeypatch.undo()
+    search_again()
+
+
+def search_again():
+    """Let the registries forget what they have found, and reserve the commands, as the command line does."""
+    reload(backends)
+    reload(operations)
+    operations.reserve(reserved_names)
 
 
 def search(site):
@@ -108,7 +112,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("place", OPERATIONS)
 def test_a_broken_operation_is_left_out_and_reported(place, site):
     own = dict(operations.operations())
-    operations._registered.cache_clear()
+    search_again()
     package(site, "maker", f"[collbench.operations]\nbad = {place}\nrelay = good_code:RELAY\n", CODE)
     assert {name: str(wrong) for name, wrong in operations.broken().items()} == {
         "bad": f"plug-in 'bad' ({place}) {OPERATIONS[place]}: fix or uninstall maker"

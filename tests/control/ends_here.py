@@ -3,7 +3,7 @@
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,8 +56,8 @@ class Here:
         self.stack.callback(self.close, end)
         return end
 
-    def spoke(self, rank: int, secret: Secret | None = None, **other: Any) -> Client:
-        end = Client(self.info(rank, **other), secret or self.secret, lambda: RankState(rank), EndProcess(no_end))
+    def spoke(self, rank: int, secret: Secret | None = None, end_process: Callable[[str, int], None] = no_end, **other: Any) -> Client:
+        end = Client(self.info(rank, **other), secret or self.secret, lambda: RankState(rank), EndProcess(end_process))
         self.stack.callback(self.close, end)
         return end
 

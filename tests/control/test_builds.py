@@ -1,5 +1,6 @@
 """Ranks that cannot join compare their builds over UDP; unauthenticated queries get no answer, and a replayed call changes nothing."""
 
+import hmac
 import json
 import os
 import resource
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from collbench.control import builds
 from collbench.control.builds import BuildAddresses, BuildServer, addresses_of, ask_rank_0
 from collbench.control.security import Secret
 from collbench.launch.software import Build, read_build
@@ -82,7 +82,9 @@ def test_another_secret_gets_no_answer(here, calls):
 
 
 def recorded(where, said):
-    return builds._sealed(said, where.secret.derived("build call"))
+    """A call as a rank sends it: the magic, the code of its text, and the text."""
+    text = json.dumps(said).encode()
+    return MAGIC + hmac.digest(where.secret.derived("build call"), text, "sha256") + text
 
 
 CALL = {"rank": 1, "host": "n2", "build": THEIRS.as_json(), "nonce": "a" * 32, "echo": "b" * 32, "about": {}}

@@ -10,7 +10,7 @@ from collbench.control.members import HostKilled, Member, other_candidates
 from collbench.control.server import Coordinator
 from collbench.control.tree import ChildConnection
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Grant, Here, Offer
+from collbench.control.wire import Gone, Grant, Here, Offer
 from collbench.errors import PeerFailed
 from collbench.reason import decode
 
@@ -31,7 +31,9 @@ def coordinator(*children):
     def with_rank(rank):
         return next((child for child in working.values() if rank in child.ranks), None)
 
-    down = SimpleNamespace(children=working, cut=cut, with_rank=with_rank, forget=forget, broadcast=lambda message: None)
+    down = SimpleNamespace(
+        children=working, cut=cut, with_rank=with_rank, forget=forget, broadcast=lambda message: None, read=lambda ready: ready
+    )
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
     part.members = [Member(rank, "h", rank, rank, ()) for rank in range(4)]
     part.joined = dict(enumerate(part.members[1:], 1))
@@ -42,6 +44,11 @@ def child(*ranks, cut=None):
     found = ChildConnection(bytes(ranks))
     found.ranks, found.cut = set(ranks), cut
     return found
+
+
+def end(part, rank, how):
+    """The process of a rank ends, as the first rank of its node reports."""
+    part.read((child(), Gone(rank, how)))
 
 
 def after(part):
@@ -73,7 +80,7 @@ def ended(part):
 def test_the_rank_that_ended_first_is_the_reason(ends, named):
     part = coordinator(child(1), child(2), child(3))
     for rank, how in ends:
-        part._end_of(rank, how)
+        end(part, rank, how)
     found = ended(part)
     assert (found.ranks, found.names) == ((named,), (f"rank {named} (h, pid {named})",))
     assert (found.phase, found.end) == (MEASURING, dict(ends)[named])
@@ -87,7 +94,7 @@ def test_which_ranks_are_gone_and_in_which_order(cut, left, ends, gone):
     part = coordinator(*(child(rank) for rank in (1, 2) if rank not in cut), child(*cut, cut=time.monotonic() - 0.01))
     part.left.update(left)
     for rank, how in ends:
-        part._end_of(rank, how)
+        end(part, rank, how)
     assert list(part.gone) == gone
 
 
@@ -96,7 +103,6 @@ def test_where_a_launcher_kills_all_of_a_host_for_one_each_of_them_is_named():
     assert other_candidates(members) == {0: HostKilled("a", (1,)), 2: HostKilled("b", (3,))}
     part = coordinator(child(1), child(2, 3, cut=0.0))
     part.other_candidates = other_candidates(members)
-    part._gone(2)
     found = ended(part)
     assert (found.end, found.others) == (ProcessEnd(), HostKilled("b", (3,)))
 
@@ -107,8 +113,8 @@ def test_rank_0_that_was_stopped_itself_names_no_other_rank():
     part.own_state = lambda: RankState(0, MEASURING, paused_s=paused[0])
     part.tick(time.monotonic())
     paused[0] = 7.5
-    part._end_of(1, ProcessEnd(exit_code=4))
-    part._end_of(2, KILLED)
+    end(part, 1, ProcessEnd(exit_code=4))
+    end(part, 2, KILLED)
     assert diagnosed(part) == RankPaused("rank 0 (h, pid 0)", MEASURING, 7.5, 5.0)
 
 
@@ -117,7 +123,7 @@ def test_a_pause_that_is_long_over_is_no_reason():
     part = coordinator(child(1), child(2), child(3))
     part.own_state = lambda: RankState(0, "measuring", paused_s=paused[0])
     part.tick(time.monotonic() - 10)
-    part._end_of(1, KILLED)
+    end(part, 1, KILLED)
     found = ended(part)
     assert (found.ranks, found.phase, found.end) == ((1,), "measuring", KILLED)
 
@@ -126,7 +132,7 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end():
     part = coordinator(child(1), child(2), child(3))
     part.inquiries.examine_error("rank 2 (h, pid 2) was interrupted by SIGTERM", 143)
     assert part.inbox.empty()
-    part._end_of(3, KILLED)
+    end(part, 3, KILLED)
     assert ended(part).ranks == (3,)
 
 
@@ -144,11 +150,11 @@ def test_a_signal_is_the_reason_if_all_ranks_answer_and_no_reason_came_before():
     part = coordinator(child(1), child(2), child(3))
     part.inquiries.examine_error("interrupted by SIGTERM", 143)
     for rank in (1, 2, 3):
-        part._note(child(rank), Here([RankState(rank, MEASURING)]))
+        part.read((child(rank), Here([RankState(rank, MEASURING)])))
     error = after(part)
     assert (str(error), error.exit_code) == ("interrupted by SIGTERM", 143)
     part = coordinator(child(1), child(2), child(3))
-    part._end_of(2, KILLED)
+    end(part, 2, KILLED)
     reason = ended(part).render()
     part.inquiries.examine_error("interrupted by SIGTERM", 143, own=True)
     error = after(part)
@@ -176,7 +182,7 @@ def test_messages_are_granted(happening):
         if what == "wanted":
             part.request(value)
         elif what == "offer":
-            part._from_below(one, Offer(value[0], value[1] * MIB))
+            part.read((one, Offer(value[0], value[1] * MIB)))
         else:
             part.made_room(value * MIB)
         assert granted == grants

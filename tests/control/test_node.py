@@ -66,8 +66,9 @@ def test_a_process_has_its_own_stack_from_any_thread():
     ("Z", 11 | 0x80, ProcessEnd(killed=True, signal=11)),  # with a core dump
     ("Z", 60, ProcessEnd(killed=True, signal=60)), ("S", 0, ProcessEnd()),
 ])  # fmt: skip
-def test_how_a_process_ended(monkeypatch, state, status, how):
-    monkeypatch.setattr(diagnosis, "_stat", lambda pid: [state, *["0"] * 48, str(status)])
+def test_how_a_process_ended(monkeypatch, tmp_path, state, status, how):
+    (tmp_path / "stat").write_text(f"77 (a) name) {state} {'0 ' * 48}{status}")
+    monkeypatch.setattr(diagnosis, "Path", lambda path: tmp_path / "stat")
     assert how_ended(77) == how
 
 

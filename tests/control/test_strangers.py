@@ -145,8 +145,7 @@ def test_a_second_launch_at_the_same_port_is_refused_on_both_sides(here):
 def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(here):
     hub, spoke = here.hub(), here.spoke(1)
     here.join(hub, spoke)
-    again = here.spoke(1)
-    again._agent.ending.begin = lambda *_: None
+    again = here.spoke(1, end_process=lambda *_: None)
     with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
         again.join(Member(1, "node9", 0, 9, ()), 5)
     assert hub.remarks() == [restarted(Member(1, "node9", 0, 9, ()))]

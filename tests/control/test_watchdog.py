@@ -72,14 +72,13 @@ def test_it_is_quiet_outside_phases_and_while_something_else_keeps_the_deadline(
 
 
 def test_the_witness_hears_it_before_the_end():
-    heard = []
-    dog = Watchdog(0.1, "rank 0", lambda sentence: heard.append(("end", sentence)))
-    dog.witness = lambda reason: heard.append(("witness", reason.render()))
+    heard, ended = [], EndRecorder()
+    dog = Watchdog(0.1, "rank 0", ended)
+    dog.witness = lambda reason: heard.append((reason.render(), ended.sentence))
     with dog.phase("measuring"):
-        dog._thread.join(10)
+        assert ended.within(10)
     dog.close()
-    assert [who for who, _ in heard] == ["witness", "end"]
-    assert heard[0][1] == heard[1][1]
+    assert heard == [(ended.sentence, None)]
 
 
 def test_a_process_blocked_in_a_library_ends_with_4_and_one_line():

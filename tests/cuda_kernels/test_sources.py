@@ -3,7 +3,11 @@
 import re
 import shutil
 import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,11 +20,18 @@ KERNEL = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\
 DECLARED = {name: parameters for file in FILES for name, parameters in KERNEL.findall(file.read_text())}
 
 
-def test_the_launcher_knows_every_kernel_and_their_block() -> None:
-    assert set(kernels._NAMES) == set(DECLARED)
+def test_the_launcher_knows_every_kernel_and_their_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    module = SimpleNamespace(get_function=loaded.append)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=lambda path: module))
+    monkeypatch.setattr(kernels, "cubin", lambda arch: Path("x.cubin"))
+    monkeypatch.setattr(kernels, "cupy_runtime", lambda: SimpleNamespace(deviceGetAttribute=lambda attribute, index: 1))
+    gpu: Any = SimpleNamespace(arch="sm_90", index=0, use=nullcontext)
+    blocks_at_once = kernels.Kernels(gpu).at_once
+    assert sorted(loaded) == sorted(DECLARED)
     header = (SOURCES / "vectors.h").read_text()
     assert re.findall(r"#define THREADS (\d+)", header) == [str(kernels.THREADS)]
-    assert re.findall(r"#define BLOCKS_AT_ONCE (\d+)", header) == [str(kernels._BLOCKS_AT_ONCE)]
+    assert re.findall(r"#define BLOCKS_AT_ONCE (\d+)", header) == [str(blocks_at_once)]
 
 
 def test_every_argument_is_one_word() -> None:

@@ -10,10 +10,10 @@ from runpy import run_path
 
 import pytest
 
-from collbench.cli.configuration import _settable
+from collbench.cli.configuration import settable_options
 from collbench.cli.main import all_parsers
 from collbench.cli.other_tools import OPTIONS
-from collbench.cli.parser import Parser, environment_name
+from collbench.cli.parser import actions_of, environment_name
 from collbench.cli.variables import VARIABLES
 from collbench.machine.doctor.finding import pages as finding_pages
 from collbench.plugin import loaded, plugins
@@ -50,8 +50,7 @@ def _first_cells(text: str) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_a_command_has_its_options_and_examples(command: str) -> None:
     parser = all_parsers()[1][command]
-    assert isinstance(parser, Parser)
-    shown = [each for each in parser.whole()._actions if each.help != argparse.SUPPRESS and each.dest not in ("help", "no_config")]
+    shown = [each for each in actions_of(parser) if each.help != argparse.SUPPRESS and each.dest not in ("help", "no_config")]
     missing = [
         option for each in shown for option in each.option_strings if not re.search(rf"`{re.escape(option)}[ `]", _page(f"cli/{command}"))
     ]
@@ -98,7 +97,7 @@ def test_all_fields_of_a_schema_are_there(name: str) -> None:
 
 
 def test_each_option_has_a_variable_and_a_key() -> None:
-    settable = {long for name in COMMANDS for long in _settable(all_parsers()[1][name])}
+    settable = {long for name in COMMANDS for long in settable_options(all_parsers()[1][name])}
     longs = settable | {"--resume", "--no-config"}
     assert longs == {cell for cell in _cells(_page("environment-variables"), 1) if re.match(r"--\w", cell)}
     assert {environment_name(long) for long in longs} <= set(_first_cells(_page("environment-variables")))
@@ -112,7 +111,7 @@ def _cells(text: str, column: int) -> list[str]:
 def test_each_variable_in_the_code_is_described() -> None:
     sources = [*(ROOT / "collbench").rglob("*.py"), *(ROOT / "collbench").rglob("*.j2")]
     used = {name for file in sources for name in re.findall(r"\bCOLLBENCH_[A-Z_]*[A-Z]\b", file.read_text(encoding="utf-8"))}
-    options = {environment_name(long) for name in COMMANDS for long in _settable(all_parsers()[1][name])}
+    options = {environment_name(long) for name in COMMANDS for long in settable_options(all_parsers()[1][name])}
     assert used - options <= {each.name for each in VARIABLES}
     assert {each.name for each in VARIABLES if each.name.startswith("COLLBENCH_")} <= used | {"COLLBENCH_RANKS"}
 

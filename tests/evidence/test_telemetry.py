@@ -4,11 +4,14 @@ import fcntl
 import json
 import os
 import resource
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from collbench.measuring.telemetry import Telemetry, sample
+from tests.cli.command import until
 
 HZ = 500.0  # faster than users may ask for: the tests need not wait
 
@@ -61,16 +64,31 @@ def test_switched_off_it_reads_nothing():
 
 
 @pytest.mark.contract
-def test_a_process_without_nvml_samples_nothing_and_only_whole_lines_are_taken_each_once():
-    telemetry = Telemetry(1.0)
-    telemetry._process.wait(30)
+def test_a_process_without_nvml_samples_nothing():
+    line = [sys.executable, "-P", "-m", "collbench.measuring.telemetry", "1"]
+    done = subprocess.run(line, input=b"1", capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+SAMPLER = """#!/bin/sh
+printf '{"monotonic_s":1}\\n{"mono'
+head -c 1 >switched
+printf 'tonic_s":2}\\n'
+"""
+
+
+@pytest.mark.contract
+def test_only_whole_lines_are_taken_each_once_and_a_process_that_ended_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "sampler"
+    program.write_text(SAMPLER)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    telemetry, taken = Telemetry(1.0), []
+    until(lambda: taken.extend(telemetry.taken()) or taken, "the first line")
+    assert (taken, telemetry.taken()) == ([{"monotonic_s": 1}], [])
     telemetry.switch(True)
-    assert telemetry.taken() == []
-    telemetry._lines.write(b'{"monotonic_s":1}\n{"mono')
-    telemetry._lines.flush()
-    assert (telemetry.taken(), telemetry.taken()) == ([{"monotonic_s": 1}], [])
-    telemetry._lines.write(b'tonic_s":2}\n')
-    telemetry._lines.flush()
-    assert telemetry.taken() == [{"monotonic_s": 2}]
+    until(lambda: taken.extend(telemetry.taken()) or len(taken) > 1, "the second line")
+    assert (taken[1:], (tmp_path / "switched").read_text()) == ([{"monotonic_s": 2}], "1")
+    telemetry.switch(False)
     telemetry.close()
-    assert telemetry._process.returncode == 1

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from collbench.cli.configuration import VARIABLE, _settable
+from collbench.cli.configuration import VARIABLE, settable_options
 from collbench.cli.help import examples, is_expert, positional_words
 from collbench.cli.help import grouped_commands as groups_of_help
 from collbench.cli.main import all_parsers
@@ -131,7 +131,7 @@ def configuration() -> str:
     """Return the page of the configuration file: each key, its meaning, and the commands that have it."""
     keys: dict[str, tuple[str, list[str]]] = {}
     for name, parser in _commands().items():
-        for long, action in _settable(parser).items():
+        for long, action in settable_options(parser).items():
             keys.setdefault(long.removeprefix("--"), (_help(parser, action), []))[1].append(name)
     own = sorted(operation_commands())
     rows = [(code(key), means, _having(names, own)) for key, (means, names) in sorted(keys.items())]

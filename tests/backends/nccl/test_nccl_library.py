@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 
 from collbench.backends.backend import Tuning
 from collbench.backends.nccl import library as nccl
-from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Communicators, Graphs, _remedy, grouped, rotation, together, tuned
+from collbench.backends.nccl.binding import GRAPH_ITERATIONS, Communicators, Graphs, grouped, rotation, together, tuned
 from collbench.backends.unavailable import DoesNotLoad
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import NativeCall, PythonCall
@@ -22,8 +23,17 @@ from tests.backends.nccl.test_nccl import collbench
 
 def places(monkeypatch, *folders):
     spec = SimpleNamespace(submodule_search_locations=[str(folder) for folder in folders]) if folders else None
+    tried = []
+
+    def refuse(name, mode):
+        tried.append((name, bool(mode & os.RTLD_NOLOAD)))
+        raise OSError(name)
+
     monkeypatch.setattr(nccl, "find_spec", lambda name: spec)
-    return [(name, bool(mode & os.RTLD_NOLOAD)) for name, mode in nccl._places()]
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    with pytest.raises(nccl.NcclNotFound):
+        nccl.load_nccl({})
+    return tried
 
 
 def test_what_the_process_has_loaded_comes_first_then_the_wheel_then_the_system(monkeypatch, tmp_path):
@@ -72,10 +82,33 @@ def test_a_group_is_ended_once_after_any_error_inside():
     assert library.calls == ["ncclGroupStart", "a", "ncclGroupEnd", "ncclGroupStart", "given up"]
 
 
+def communicators_of(*free_bytes, last_error=""):
+    """Communicators 7, 8 … on GPUs with these free bytes before and after, of an NCCL that counts no memory, or fails."""
+    numbers = count(7)
+
+    def call(name, *words):
+        if name == "ncclCommInitRank" and last_error:
+            raise nccl.NcclFailed("", last_error=last_error)
+        if name == "ncclCommInitRank":
+            ctypes.c_void_p.from_address(words[0]).value = next(numbers)
+
+    handle = SimpleNamespace(ncclCommInitRank=SimpleNamespace(), ncclGroupEnd=lambda: None)
+    communicators = Communicators(SimpleNamespace(handle=handle, has=lambda name: False, call=call))
+    gpus = [SimpleNamespace(use=nullcontext, free_bytes=iter(each).__next__) for each in free_bytes]
+    return communicators, communicators.make(gpus, range(len(gpus)), len(gpus), "00" * nccl.UNIQUE_ID_BYTES)
+
+
 def test_an_old_driver_has_a_remedy_of_its_own():
-    old = nccl.NcclFailed("", last_error="Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'")
-    assert "nvidia-nccl-cu12" in _remedy(old)
-    assert "NCCL_DEBUG=INFO" in _remedy(nccl.NcclFailed("", last_error="Connection refused"))
+    too_old = "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'"
+    for last_error, remedy in ((too_old, "nvidia-nccl-cu12"), ("Connection refused", "NCCL_DEBUG=INFO")):
+        with pytest.raises(nccl.NcclFailed, match=remedy):
+            communicators_of((100, 100), last_error=last_error)
+
+
+def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():
+    communicators, made = communicators_of((100, 70), (100, 50))
+    assert (made, communicators.most_bytes(made)) == ((7, 8), (50, "free memory at its creation"))
+    assert communicators.most_bytes([9]) is None
 
 
 @pytest.fixture(scope="module")
@@ -233,12 +266,3 @@ def test_parts_of_the_library_are_known_by_a_function_or_by_the_version():
     parts = {part.name: part.available for part in nccl.features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
     assert (parts["split of a communicator"], parts["device API"], parts["network calls of kernels (GIN)"]) == (True, False, False)
     assert {part.available for part in nccl.features_of(Library()) if "GIN" in part.name} == {True}
-
-
-def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():
-    library = Library()
-    library.handle = type("Handle", (), {"ncclCommInitRank": type("Function", (), {})()})()
-    communicators = Communicators(library)
-    communicators._taken_bytes |= {7: 30, 8: 50}
-    assert communicators.most_bytes([7, 8]) == (50, "free memory at its creation")
-    assert communicators.most_bytes([9]) is None
