@@ -16,18 +16,7 @@ from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.ceiling import HostPart, Rate
 from collbench.measuring import references
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.references import (
-    PATTERN,
-    PERIOD,
-    Partner,
-    Portion,
-    bound,
-    copy_memory,
-    first_wrong,
-    measure_references,
-    repetitions,
-    write_pattern,
-)
+from collbench.measuring.references import PATTERN, PERIOD, bound, copy_memory, first_wrong, measure_references, repetitions, write_pattern
 from collbench.native.library import library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
@@ -77,9 +66,9 @@ def test_copies_and_sums_are_correct(alone, dtype):
     buffers = Buffers(ALLREDUCE, make_case(dtype, 1001), Group((0,), (0,)), 1)
     buffers.send(0, 0)[:] = np.arange(1001) % 50
     buffers.recv(0, 0)[:] = 7
-    partner = Partner(alone, LOCAL)
+    partner = references.Partner(alone, LOCAL)
     for part, before in ((HostPart.SUM, 7), (HostPart.COPY, 0)):
-        call = partner.call(part, buffers, Portion(0, 0, 1001), [])
+        call = partner.call(part, buffers, references.Portion(0, 0, 1001), [])
         Loop(Timed(Program(((call,),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
         assert buffers.recv(0, 0).tolist() == [before + i % 50 for i in range(1001)]
 

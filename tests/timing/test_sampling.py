@@ -233,12 +233,14 @@ def test_ranks_receive_each_batch_and_the_end():
             return np.full((2, n), 4e-3)
 
     told = []
-    dog = SimpleNamespace(phase=lambda what: nullcontext())
+    doing = []
+    dog = SimpleNamespace(phase=lambda what: doing.append(what) or nullcontext())
     gather = SimpleNamespace(watchdog=dog, broadcast=lambda value, what: told.append((value, what)) or value)
     gather.gather_array = lambda array, what: told.append(what) or [array]
     found = measure(Stub(), gather, schedule(Stopping(Budget(5.0, 3, 2), 8, [0]), lambda: 0.0), "a case")
     looks = [[1, 1, True], [1, 1, True], [3, 1, False]]
     assert told == [*(text for look in looks for text in ((look, NEXT), "a case: gathering samples")), ([0, 0, False], NEXT)]
+    assert doing == ["a case: warm-up", "a case: warm-up", "a case: measuring"]
     assert found.samples.tolist() == [[2e-3] * 3] * 2 and found.durations == [("warm-up", 4e-3)] * 2 + [("timed", 4e-3)] * 3
     assert [phase.name for phase in found.phases] == ["warm-up", "samples"] and 0 <= found.loop_s < 5
 
@@ -278,23 +280,6 @@ def test_many_warm_ups_are_taken_only_if_they_fit_into_half_of_the_time():
         while found[-1] != (6, 1):
             found.append(plan.send(np.full((1, found[-1][0]), call_s)))
         assert found == looks
-
-
-def test_the_watchdog_knows_which_batches_are_warm_up():
-    class Stub:
-        iterations = 1
-
-        def run(self, n, batch):
-            self.starts_ns = np.zeros((1, n))
-            phases.append(world.watchdog.current_phase)
-            return np.full((1, n), 1e-3)
-
-    phases, world = [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    try:
-        measure(Stub(), world, schedule(Stopping(Budget(5.0, 3, 2), 8, [0])), "a case")
-    finally:
-        world.close()
-    assert phases == ["a case: warm-up", "a case: warm-up", "a case: measuring"]
 
 
 def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():

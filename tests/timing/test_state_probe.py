@@ -47,12 +47,7 @@ def play(one, out):
 def test_the_ball_goes_to_and_fro_as_often_as_asked():
     line, first, second = pair()
     times = [np.zeros(3, np.int64) for _ in range(2)]
-    players = [
-        threading.Thread(
-            target=library().collbench_ping_pong, args=(ctypes.byref(one), ctypes.c_int64(3), ctypes.c_void_p(out.ctypes.data))
-        )
-        for one, out in zip((first, second), times, strict=True)
-    ]
+    players = [threading.Thread(target=play, args=player) for player in zip((first, second), times, strict=True)]
     for player in players:
         player.start()
     for player in players:
