@@ -96,6 +96,15 @@ def late_child():
     supervisor._kill()
 
 
+def missing_rank():
+    """Start two ranks, of which mpiexec starts only one."""
+    with TemporaryDirectory() as folder:
+        mpiexec = Path(folder, "mpiexec")
+        mpiexec.write_text('#!/bin/sh\n[ -z "$COLLBENCH_LOCAL" ] || printf 0 >"$COLLBENCH_LOCAL/exit-0"\n', encoding="utf-8")
+        mpiexec.chmod(0o755)
+        start_local([], 2, mpiexec=mpiexec, env=dict(os.environ))
+
+
 def pod_never_resolves():
     from collbench.control.world import World
 
@@ -232,7 +241,7 @@ WORDS = {
     "end, late child": partial(reported, late_child),
     "end, interrupted": partial(ended_by, "runs/x"),
     "end, interrupted before a run": partial(ended_by, ""),
-    "end, missing ranks": partial(reported, lambda: spawn._outcome(0, [0], 2)),
+    "end, missing ranks": partial(reported, missing_rank),
     "MPI, srun without MPI": partial(mismatch, MPICH, captured.SRUN_NONE),
     "MPI, srun of PMIx": partial(mismatch, MPICH, captured.SRUN_PMIX),
     "MPI, srun of PMI-2": partial(mismatch, OPEN_MPI, captured.SRUN_PMI2),
