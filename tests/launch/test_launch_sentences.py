@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import partial
@@ -37,6 +38,7 @@ TASK = LaunchInfo("srun", 0, 3, 0, 1, "tcp://n1", "slurm:c:8.0", mpi="pmi")
 ALLREDUCE = LocalRequest(command=("collbench", "allreduce", "--sizes", "8,1 K"))
 SRUN = LauncherProgram("srun", Path("/usr/bin/srun"), "Slurm", "23.11.4", plugins=("none", "pmi2"))
 MPIRUN = LauncherProgram("mpirun", Path("/opt/openmpi/bin/mpirun"), "Open MPI", "5.0.11", "pmix")
+OTHER_MPIEXEC = LauncherProgram("mpiexec", Path("/b/mpiexec"), "MPICH", "5", "pmi", first=False)
 LOADED, LOADED_OPEN_MPI = MpiLibrary(MPICH, "/site/libmpi.so", "4.1.2"), MpiLibrary(OPEN_MPI, "/site/libmpi.so", "4.1.2")
 LOOPBACK = {**captured.SRUN_NONE, "SLURMD_NODENAME": "n2", "MASTER_ADDR": "127.0.0.1"}
 EMITTING = patch.object(explain, "plugin_commands", lambda: {"emit": ""})  # with the plug-in that writes jobs
@@ -48,8 +50,8 @@ def on(host="n1", names=None):
     with ExitStack() as stack:
         for module in (slurm, explain):
             stack.enter_context(patch.object(module, "resolve", lambda name: ("10.0.0.1",) if names is None else names.get(name, ())))
-        stack.enter_context(patch.object(slurm, "_node_address", lambda node: ""))
-        stack.enter_context(patch.object(slurm, "_stepd_title", lambda: ""))
+        stack.enter_context(patch.object(subprocess, "run", captured.scontrol({})))
+        stack.enter_context(patch.object(slurm, "ancestors", lambda: ()))
         stack.enter_context(patch.object(slurm.socket, "gethostname", lambda: host))
         stack.enter_context(patch.object(sys, "prefix", "/nowhere"))
         yield
@@ -92,6 +94,15 @@ def late_child():
     supervisor = Supervisor([SimpleNamespace(name="rank 0", alive=True, kill=lambda: None)], grace_s=4)
     supervisor._stage = 2
     supervisor._kill()
+
+
+def missing_rank():
+    """Start two ranks, of which mpiexec starts only one."""
+    with TemporaryDirectory() as folder:
+        mpiexec = Path(folder, "mpiexec")
+        mpiexec.write_text('#!/bin/sh\n[ -z "$COLLBENCH_LOCAL" ] || printf 0 >"$COLLBENCH_LOCAL/exit-0"\n', encoding="utf-8")
+        mpiexec.chmod(0o755)
+        start_local([], 2, mpiexec=mpiexec, env=dict(os.environ))
 
 
 def pod_never_resolves():
@@ -153,6 +164,13 @@ def commands(env, loaded, *programs, serves=True):
     with on(), patch.object(explain, "_program", lambda env: ["collbench"]), EMITTING:
         lines = typed(env, explain.launch_of(env)[0], loaded, programs, serves=serves)
         return "\n".join(f"{each.purpose}: {each.line}" for each in lines)
+
+
+def mixed(loaded, *programs):
+    """The problems of launchers in PATH where mpi4py loads this library."""
+    known = {"launchers": lambda env: programs, "library": lambda env: loaded, "host_names": lambda env: (host("n1", "10.0.0.1"),)}
+    with on(), patch.multiple(explain, **known, missing_interface=lambda env: None, loopback_down=lambda: ""), EMITTING:
+        return "\n".join(problem.what for problem in explain.explained({}).problems)
 
 
 def of_names(kind, *hosts, used=()):
@@ -223,7 +241,7 @@ WORDS = {
     "end, late child": partial(reported, late_child),
     "end, interrupted": partial(ended_by, "runs/x"),
     "end, interrupted before a run": partial(ended_by, ""),
-    "end, missing ranks": partial(reported, lambda: spawn._outcome(0, [0], 2)),
+    "end, missing ranks": partial(reported, missing_rank),
     "MPI, srun without MPI": partial(mismatch, MPICH, captured.SRUN_NONE),
     "MPI, srun of PMIx": partial(mismatch, MPICH, captured.SRUN_PMIX),
     "MPI, srun of PMI-2": partial(mismatch, OPEN_MPI, captured.SRUN_PMI2),
@@ -256,15 +274,9 @@ WORDS = {
     "explain, commands in a step": partial(commands, captured.SRUN_PMIX, LOADED, SRUN, serves=False),
     "explain, commands under mpirun": partial(commands, captured.HYDRA, LOADED),
     "explain, commands in a pod": partial(commands, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, LOADED),
-    "explain, mpirun of another MPI": lambda: "\n".join(each.what for each in explain._of_mpirun([MPIRUN], LOADED)),
-    "explain, both of another MPI": lambda: "\n".join(
-        each.what
-        for each in explain._of_mpirun(
-            [MPIRUN, replace(MPIRUN, name="mpiexec"), LauncherProgram("mpiexec", Path("/b/mpiexec"), "MPICH", "5", "pmi", first=False)],
-            LOADED,
-        )
-    ),
-    "explain, srun without PMIx": lambda: "\n".join(each.what for each in explain._of_srun([SRUN], LOADED_OPEN_MPI)),
+    "explain, mpirun of another MPI": partial(mixed, LOADED, MPIRUN),
+    "explain, both of another MPI": partial(mixed, LOADED, MPIRUN, replace(MPIRUN, name="mpiexec"), OTHER_MPIEXEC),
+    "explain, srun without PMIx": partial(mixed, LOADED_OPEN_MPI, SRUN),
     "name, own at loopback": partial(of_names, "own name is loopback", host("n1", "127.0.1.1"), used=("10.0.0.1", "fd00::1")),
     "name, no address": partial(of_names, "own host has no address", host("n1")),
     "name, rank 0 at loopback": partial(of_names, "meeting is loopback", host("localhost", "127.0.0.1")),

@@ -10,15 +10,14 @@ from collbench.launch import limits
 from collbench.launch.limits import free_bytes, free_tasks, refuse_too_many
 from tests.cli.command import run
 
-MANY = (1 << 40, "nothing")
-
 
 @pytest.fixture
 def refused(monkeypatch):
     """Return a function that returns why ranks are refused on a host with these limits and two cores, or nothing."""
 
     def refused(ranks, *found, oversubscribe=False, cores=2):
-        monkeypatch.setattr(limits, "_limits", lambda *_: iter([MANY, *found]))
+        monkeypatch.setattr(limits, "free_bytes", lambda: 1 << 60)
+        monkeypatch.setattr(limits, "free_tasks", lambda: iter([(room * limits.TASKS_PER_RANK, where) for room, where in found]))
         try:
             refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=oversubscribe, cores=cores)
         except UsageError as error:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from collbench.errors import UsageError
 from collbench.launch import detect, slurm
@@ -18,7 +18,7 @@ from collbench.launch import spawn as mpi_start
 from collbench.launch.detect import detect_local, is_follower, to_variable
 from collbench.launch.info import LaunchInfo
 from collbench.launch.mpi import StartCrashed, earlier_crash, without_crashed
-from collbench.launch.spawn import _worker, default_ranks, node_workers, start_local, terminal
+from collbench.launch.spawn import default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import SupervisedProcess, Supervisor
 
 pytestmark = pytest.mark.system
@@ -300,6 +300,7 @@ def test_ranks_of_a_node_follow_the_tasks_and_a_failing_worker_gives_its_code(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-2", "rank-3"]
     launch = launch_of(tmp_path, 3)
     assert "rank=3, ranks=6, local_rank=1, local_ranks=2, meeting='tcp://10.0.0.1', token='slurm:c:8.0', port=29500, mpi=None" in launch
+    assert "'worker': '2'" in launch
 
 
 @pytest.mark.parametrize(
@@ -316,24 +317,24 @@ def test_a_rank_gets_the_terminal_from_its_parent():
     assert not terminal({"OMPI_COMM_WORLD_RANK": "0"}).stdout
 
 
-def test_a_signal_after_the_last_child_has_ended_is_not_lost(monkeypatch):
+class Interrupting(SupervisedProcess):
+    """A child whose parent gets SIGINT as soon as it finds that the child has ended."""
+
+    @property
+    def alive(self):
+        if not super().alive:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().alive
+
+
+def test_a_signal_after_the_last_child_has_ended_is_not_lost():
     """Between the end of the last rank and the return of the old handlers; Ctrl-C would otherwise start the next launch."""
-    supervisor = Supervisor([SupervisedProcess("rank 0", [sys.executable, "-c", ""], dict(os.environ))])
-    monkeypatch.setattr(supervisor, "_close_pidfds", lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert supervisor.run() == 130
+    assert Supervisor([Interrupting("rank 0", [sys.executable, "-c", ""], dict(os.environ))]).run() == 130
 
 
 # Ranks that collbench starts itself: their numbers, and invalid variables.
 
-NODE = LaunchInfo("srun", 1, 3, 0, 1, "tcp://n1", "slurm:7.0", mpi="pmi", hosts=("n1", "n2", "n3"), facts={"srun_mpi": "pmi2"})
-
-
-def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it():
-    """The second of three nodes, with four ranks each."""
-    found = [_worker(NODE, 4, number) for number in range(4)]
-    assert [(one.rank, one.ranks, one.local_rank, one.local_ranks) for one in found] == [(4 + i, 12, i, 4) for i in range(4)]
-    assert {(one.mpi, one.facts["worker"]) for one in found} == {(None, "4")}
-    assert [detect_local({"COLLBENCH_WORKER": to_variable(one)}) for one in found] == found
+WORKER = LaunchInfo("srun", 5, 12, 1, 4, "tcp://n1", "slurm:7.0", hosts=("n1", "n2", "n3"), facts={"srun_mpi": "pmi2", "worker": "4"})
 
 
 @pytest.mark.parametrize(("env", "rank", "mpi"), [
@@ -352,7 +353,8 @@ def test_a_rank_takes_its_number_from_the_nearest_launcher(env, rank, mpi):
     {"hosts": [1]},
 ])  # fmt: skip
 def test_an_impossible_worker_is_rejected(changes):
-    values = {**asdict(replace(_worker(NODE, 4, 1))), **changes}
+    assert detect_local({"COLLBENCH_WORKER": to_variable(WORKER)}) == WORKER
+    values = {**asdict(WORKER), **changes}
     with pytest.raises(UsageError, match="COLLBENCH_WORKER"):
         detect_local({"COLLBENCH_WORKER": json.dumps(values)})
 

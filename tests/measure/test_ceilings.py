@@ -14,7 +14,7 @@ from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import LEAST_BYTES, HostPart, Rate
 from collbench.machine.peak.node import node_of
-from collbench.measuring.ceilings import Ceilings, _sharing
+from collbench.measuring.ceilings import Ceilings
 from collbench.measuring.link_ceilings import link_between
 from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
@@ -29,15 +29,18 @@ TCP = 1.25e9 * 1448 / 1538
 
 @dataclass
 class FakeWorld:
-    """Two hosts with `per_host` ranks each."""
+    """Hosts with `per_host` ranks each."""
 
     per_host: int = 1
+    n_hosts: int = 2
     oversubscribed: str | None = None
     members: list[Member] = field(default_factory=list)
 
     def __post_init__(self):
-        self.members = [Member(rank, f"h{rank // self.per_host}", rank % self.per_host, 1, (0,)) for rank in range(2 * self.per_host)]
-        self.hosts, self.size = ("h0", "h1"), len(self.members)
+        self.members = [
+            Member(rank, f"h{rank // self.per_host}", rank % self.per_host, 1, (0,)) for rank in range(self.n_hosts * self.per_host)
+        ]
+        self.hosts, self.size = tuple(f"h{host}" for host in range(self.n_hosts)), len(self.members)
 
     def on_host(self, host):
         return [member for member in self.members if member.host == host]
@@ -91,7 +94,10 @@ def test_mpi_between_hosts_is_set_against_the_ports_that_both_have(other, change
 @pytest.mark.parametrize(("operation", "share"), [("p2p_bandwidth", 1), ("p2p_bidirectional", 2), ("p2p_latency", 1)])
 def test_only_the_busiest_hosts_pairs_share(operation, share):
     """A ring of three hosts: each sends to the next, and hears from the one before."""
-    assert _sharing(operations()[operation], [("h0", "h1"), ("h1", "h2"), ("h2", "h0")]) == share
+    known = Ceilings(SimpleNamespace(ceiling=None, oversubscription=1.0), FakeWorld(1, 3), [ETHERNET] * 3, [node()] * 3)
+    backend = SimpleNamespace(name="mpi", local_path="memory", own_ceiling=None, ranks=3)
+    ceiling, _ = known.of(operations()[operation], make_case(operation=operation), backend, [[0, 1], [1, 2], [2, 0]])
+    assert ceiling.bytes_per_s == 2 * 50e9 / share
 
 
 def of_gpus(operation, groups, by_turns=False, gpu_of=(), clique=None):

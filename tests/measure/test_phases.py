@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.device.nvtx import open_ranges
-from collbench.measuring import phases
 from collbench.measuring.phases import Phases, nvtx_range
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run
@@ -35,7 +34,6 @@ def test_phases_of_the_same_name_are_joined_if_they_follow_one_another_and_faile
 
 
 def test_without_the_option_a_range_is_nothing_and_imports_nothing():
-    assert phases._make_range is None
     assert nvtx_range("one") is nvtx_range("two")
     imported = "[name for name in ('nvtx', 'cupy', 'collbench.device.nvtx') if name in sys.modules]"
     code = f"import sys, collbench.measuring.session; print(*{imported})"

@@ -10,7 +10,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.measuring.loop import WRAP_NS
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.phases import Phase
-from collbench.measuring.row import RowContext, _exit_skew, against_limits, doubts, make_row
+from collbench.measuring.row import RowContext, against_limits, doubts, make_row
 from collbench.measuring.sampling import Measurement
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
@@ -26,7 +26,7 @@ BACKEND = SimpleNamespace(name="mpi", api="mpi", ranks=2)
 
 def row_of(
     samples, starts=None, flags=(), mode="isolated", *, operation=ALLREDUCE, groups=((0, 1),), timed=(0, 1), case=None, ceiling=None,
-    hard_bound=None, **seen,
+    hard_bound=None, hosts=((0, 1),), **seen,
 ):  # fmt: skip
     """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
     measured = Measurement(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
@@ -36,7 +36,7 @@ def row_of(
         operation=operation, case=make_case(backend="mpi", mode=mode, **(case or {})), groups=groups, timed=list(timed), synchronised=True,
         loop=SimpleNamespace(iterations=1),
     )  # fmt: skip
-    return make_row(ready, BACKEND, MonitoredMeasurement(measured, **{**known, **seen}), RowContext([[0, 1]], ceiling, hard_bound))[0]
+    return make_row(ready, BACKEND, MonitoredMeasurement(measured, **{**known, **seen}), RowContext(hosts, ceiling, hard_bound))[0]
 
 
 def test_a_steady_series_raises_no_doubt():
@@ -202,13 +202,11 @@ def test_above_the_hard_limit_by_more_than_a_clocks_error_there_is_no_percentage
     assert against_limits(busbw, ceiling, 1e9, withheld=True) == (None, flags)
 
 
-def test_the_skew_is_that_of_the_worst_host():
+@pytest.mark.parametrize(("hosts", "skew_s"), [(((0, 1), (2, 3)), 5e-6), (((0, 1), (2,)), 1e-7), (((0,), (1,)), None)])
+def test_the_skew_is_that_of_the_worst_host(hosts, skew_s):
     starts = np.stack([np.arange(300.0) * 1e6 + ns for ns in (0, 100, 0, 5000)])
-    measured = Measurement(np.ones((4, 300)), 0.03)
-    measured.starts_ns = starts
-    assert np.median(_exit_skew(measured, [[0, 1], [2, 3]])) == pytest.approx(5e-6)
-    assert np.median(_exit_skew(measured, [[0, 1], [2]])) == pytest.approx(1e-7)
-    assert _exit_skew(measured, [[0], [1]]) is None
+    row = row_of([STEADY] * 4, starts, groups=((0, 1, 2, 3),), timed=range(4), hosts=hosts)
+    assert row.evidence.get("exit_skew_s") == (skew_s and pytest.approx({"p50": skew_s, "p95": skew_s}))
 
 
 # When the samples began, for a trace.

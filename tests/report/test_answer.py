@@ -124,7 +124,8 @@ def test_no_figure_is_cut(width: int | None, known: bool) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_the_whole_report_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_room", lambda stream: width)
+    monkeypatch.setattr(runs, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", str(width))
     assert max(map(len, report_of(REPORTS / "first-run")[0].splitlines())) <= width
 
 

@@ -103,7 +103,7 @@ class Hosts(Bed):
             lines = [
                 f"neighbour add {address} lladdr {known[index]} dev {nics[own]} nud permanent\n"
                 for index in range(self.count)
-                for address in self._addresses_of(index)
+                for address in self.addresses_of(index)
                 if index != own
             ]
             batch = self.folder / f"neighbours.{name}"
@@ -130,7 +130,8 @@ class Hosts(Bed):
         """Return the command line that runs this command on a host."""
         return [str(HERE / "on_host.sh"), self.names[host] if isinstance(host, int) else host, *command]
 
-    def _addresses_of(self, index: int) -> list[str]:
+    def addresses_of(self, index: int) -> list[str]:
+        """Return the addresses of a host, of the families that the hosts have."""
         found = {"IPv4": self.ipv4_addresses[index], "IPv6": self.ipv6_addresses[index]}
         return [address for family, address in found.items() if self.family in (family, "dual")]
 
@@ -138,7 +139,7 @@ class Hosts(Bed):
         """Return a host's /etc/hosts."""
         lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
         for index, name in enumerate(self.names):
-            addresses = [self.own_name_at] if self.own_name_at and index == own else self._addresses_of(index)
+            addresses = [self.own_name_at] if self.own_name_at and index == own else self.addresses_of(index)
             lines += [f"{address} {name}" for address in addresses]
         return "\n".join(lines) + "\n"
 
@@ -150,7 +151,7 @@ class Hosts(Bed):
         self.must("ip", "link", "add", f"{name}p", "type", "veth", "peer", "name", nic, "netns", name)
         self.must("ip", "link", "set", f"{name}p", "master", bridge, "up")
         self.must("ip", "-n", name, "link", "set", "lo", "up")
-        for address in self._addresses_of(index):
+        for address in self.addresses_of(index):
             self.must("ip", "-n", name, "address", "add", *_on(address, nic))
         self.must("ip", "-n", name, "link", "set", nic, "up")
         if self.rate:

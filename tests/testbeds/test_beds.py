@@ -51,7 +51,7 @@ with Hosts(1, None) as hosts:
 def test_many_hosts_take_no_room_in_the_kernels_table_of_neighbours(hosts, family):
     bed = hosts(17, None, family=family)
     known = json.loads(bed.must("ip", "-j", "-n", bed.names[0], "neighbour"))
-    others = {address for index in range(1, 17) for address in bed._addresses_of(index)}
+    others = {address for index in range(1, 17) for address in bed.addresses_of(index)}
     assert {each["dst"] for each in known} == others and {tuple(each["state"]) for each in known} == {("PERMANENT",)}
     assert rate(bed, 8_000_000) > 0  # data passes between two of them
 

@@ -1,20 +1,26 @@
 """The measured references of a host: memory copies and sums, their pattern, and loopback streams."""
 
+import ctypes
 import os
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from collbench.backends.backend import Group
+from collbench.backends.clock import MonotonicClock
+from collbench.backends.host import Buffers
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.ceiling import HostPart, Rate
 from collbench.measuring import references
+from collbench.measuring.loop import Loop, Timed
 from collbench.measuring.references import PATTERN, PERIOD, bound, copy_memory, first_wrong, measure_references, repetitions, write_pattern
 from collbench.native.library import library
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
+from collbench.operations.program import Program
 from tests.control.together import Meeting, together
 from tests.helpers import make_case
 
@@ -55,28 +61,16 @@ def test_without_the_native_loop_numpy_copies_and_nothing_is_shared(alone, monke
     assert rates[HostPart.SUM, 400].value > 0
 
 
-@pytest.mark.skipif(library() is None, reason="the native loop was not built")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "int32", "int64", "uint8"])
-def test_the_native_copy_and_sum_are_correct(dtype):
-    from collbench.backends.backend import Group
-    from collbench.backends.clock import MonotonicClock
-    from collbench.backends.host import Buffers
-    from collbench.measuring.loop import Loop, Timed
-    from collbench.operations.program import Program
-
-    def run(kind, buffers):
-        import ctypes
-
-        call = references._local(kind, buffers.recv(0, 0), buffers.send(0, 0))
-        Loop(Timed(Program(((call,),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
-
-    buffers = Buffers(references._REFERENCE, make_case(dtype, 1001), Group((0,), (0,)), 1)
+def test_copies_and_sums_are_correct(alone, dtype):
+    buffers = Buffers(ALLREDUCE, make_case(dtype, 1001), Group((0,), (0,)), 1)
     buffers.send(0, 0)[:] = np.arange(1001) % 50
     buffers.recv(0, 0)[:] = 7
-    run(HostPart.SUM, buffers)
-    assert buffers.recv(0, 0).tolist() == [7 + i % 50 for i in range(1001)]
-    run(HostPart.COPY, buffers)
-    assert buffers.recv(0, 0).tolist() == [i % 50 for i in range(1001)]
+    partner = references.Partner(alone, LOCAL)
+    for part, before in ((HostPart.SUM, 7), (HostPart.COPY, 0)):
+        call = partner.call(part, buffers, references.Portion(0, 0, 1001), [])
+        Loop(Timed(Program(((call,),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
+        assert buffers.recv(0, 0).tolist() == [before + i % 50 for i in range(1001)]
 
 
 PASSED = """
@@ -88,6 +82,7 @@ from collbench.backends.host import Buffers
 from collbench.machine.peak.ceiling import HostPart
 from collbench.measuring import references
 from collbench.measuring.loop import Loop, Timed
+from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program
@@ -95,7 +90,7 @@ from collbench.operations.program import Program
 def main(world):
     partner = references.Partner(world, frozenset(HostPart))
     case = Case("allreduce", "mpi", DTYPES["int32"], 4 * 100_003, redop="sum")
-    buffers = Buffers(references._REFERENCE, case, Group((world.rank,), (0,)), 1)
+    buffers = Buffers(ALLREDUCE, case, Group((world.rank,), (0,)), 1)
     there = world.allgather([buffers.send_at(0, 0)], "addresses")[partner.rank if partner.rank is not None else world.rank]
     received = {}
     for part in HostPart:
@@ -153,12 +148,44 @@ def test_references_of_pairs_of_ranks(tmp_path, n):
     assert all(1e6 < low <= value <= high < 1e13 for low, value, high, _ in found[0].said.values())
 
 
-def scripted(monkeypatch, alone, rates):
-    """The reference whose rounds are `rates`, and how many of them were measured."""
-    left = list(rates)
-    monkeypatch.setattr(references, "_rates", lambda *_: [Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02)])
-    found = measure_references(alone, [(make_case(), frozenset({HostPart.COPY}))], 0.01)[HostPart.COPY, 400]
-    return found, len(rates) - len(left)
+SCRIPTED = """
+from types import SimpleNamespace
+from collbench.machine.peak.ceiling import HostPart
+from collbench.measuring import references
+from collbench.operations.case import Case
+from collbench.operations.dtypes import DTYPES
+
+def main(world):
+    once_s = (0.004, 0.002, 0.008)[world.rank]
+    references.Loop = lambda timed: SimpleNamespace(run=lambda n: np.full((1, n), once_s))
+    case = Case("allreduce", "mpi", DTYPES["float32"], 8000, redop="sum")
+    rates = references.measure_references(world, [(case, frozenset(HostPart))], 0.002)
+    return {part: round(rate.value) for (part, _), rate in rates.items()}
+"""
+
+
+def test_the_slowest_rank_that_is_not_idle_has_the_rate(tmp_path):
+    """Rank 2, the slowest, has no partner; rank 0 is idle while rank 1 copies from it."""
+    for rates in (rank.said for rank in together(SCRIPTED, 3, Meeting("ipc", tmp_path))):
+        local = {part: rates.pop(part) for part in LOCAL}
+        assert local == dict.fromkeys(LOCAL, 1_000_000)
+        assert rates.pop(HostPart.DIRECT_ONE_WAY, 4_000_000) == 4_000_000
+        assert rates == dict.fromkeys(rates, 2_000_000) and HostPart.LOOPBACK in rates
+
+
+def scripted(monkeypatch, seconds):
+    """Make every sample of a loop take its entry of `seconds`. Return the numbers of samples of each loop."""
+    left = iter(seconds)
+    runs = []
+
+    def loop(timed):
+        counts = []
+        once_s = next(left)
+        runs.append(counts)
+        return SimpleNamespace(run=lambda n: counts.append(n) or np.full((1, n), once_s))
+
+    monkeypatch.setattr(references, "Loop", loop)
+    return runs
 
 
 @pytest.mark.parametrize(("rates", "expected"), [
@@ -166,40 +193,24 @@ def scripted(monkeypatch, alone, rates):
     pytest.param([10e9, 4e9, 10.2e9, 10e9, 1e9], (10.1e9, False, 4), id="disturbed once"),
     pytest.param([10e9, 4e9, 9e9, 3e9, 6e9, 6e9, 6e9], (6e9, True, 5), id="disturbed"),
 ])  # fmt: skip
-def test_a_reference_is_measured_until_two_of_at_most_five_rounds_agree(alone, monkeypatch, rates: object, expected: object):
-    found, rounds = scripted(monkeypatch, alone, rates)
-    assert (found.value, found.disturbed, rounds) == expected
+def test_a_reference_is_measured_until_two_of_at_most_five_rounds_agree(alone, monkeypatch, rates, expected):
+    rounds = scripted(monkeypatch, [400 / rate for rate in rates])
+    found = measure_references(alone, [(make_case(), frozenset({HostPart.COPY}))], 0.01)[HostPart.COPY, 400]
+    assert (pytest.approx(found.value), found.disturbed, len(rounds)) == expected
 
 
-@pytest.mark.parametrize(("once_s", "portions", "n"), [(1e-3, 1, 10), (1e-6, 4, 200), (0.05, 1, 3), (0.05, 8, 8)])
-def test_a_rate_is_that_of_one_portion(monkeypatch: pytest.MonkeyPatch, once_s: float, portions: int, n: int) -> None:
-    runs = []
-
-    class Loop:
-        def __init__(self, timed: Any) -> None:
-            pass
-
-        def run(self, n: int) -> Any:
-            runs.append(n)
-            return np.full((1, n), once_s)
-
-    monkeypatch.setattr(references, "Loop", Loop)
-    world: Any = SimpleNamespace(rank=0, allgather=lambda value, what: [value])
-    slots: Any = [(None,)] * portions
-    found = references._rate(world, slots, 1 << 20, 1.0, idle=False)
-    assert found is not None and (found.value, found.low, found.high) == pytest.approx(((1 << 20) / once_s,) * 3)
-    assert runs == [1, portions, n]
-    assert references._rate(world, slots, 1 << 20, 1.0, idle=True) is None
-
-
-def test_a_transfer_that_takes_far_too_long_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = []
-    fake = SimpleNamespace(run=lambda n: runs.append(n) or np.full((1, n), 0.5))
-    monkeypatch.setattr(references, "Loop", lambda timed: fake)
-    world: Any = SimpleNamespace(rank=0, allgather=lambda value, what: [value])
-    slots: Any = [(None,)] * 4
-    found = references._rate(world, slots, 1 << 20, 1.0, idle=False)
-    assert runs == [1] and found is not None and found.value == (1 << 20) / 0.5
+@pytest.mark.parametrize(("once_s", "portions", "runs"), [
+    (1e-3, 1, [1, 1, 10]), (1e-6, 4, [1, 4, 200]), (0.05, 1, [1, 1, 3]), (0.05, 8, [1, 8, 8]), (0.5, 4, [1]),
+])  # fmt: skip
+def test_a_rate_is_that_of_whole_portions_and_a_transfer_that_takes_far_too_long_is_not_repeated(
+    alone, monkeypatch, once_s, portions, runs
+):
+    monkeypatch.setattr(references, "_PORTION", 1000)
+    rounds = scripted(monkeypatch, [once_s] * 2)
+    case = make_case(count=250 * portions + 100)
+    found = measure_references(alone, [(case, frozenset({HostPart.COPY}))], 1.0)[HostPart.COPY, case.size_bytes]
+    assert (found.value, found.low, found.high) == pytest.approx((1000 / once_s,) * 3)
+    assert rounds == [runs] * 2
 
 
 def test_references_end_in_time_and_show_their_progress(alone):
@@ -248,32 +259,16 @@ def test_repetitions_fit_the_time_or_make_an_interval(once_s: float, seconds: fl
 
 
 @pytest.mark.parametrize("n", [1, 65_521, 200_000])
-def test_one_wrong_byte_is_found_wherever_it_is(n: int) -> None:
+def test_one_wrong_byte_is_found_wherever_it_is_and_memory_that_was_never_written_is_all_wrong(n: int) -> None:
     target = np.zeros(n, np.uint8)
+    assert first_wrong(target) == f"{n} of {n} bytes differ from those that were copied, the first at 0"
     write_pattern(target)
     assert first_wrong(target) is None
     target[n - 1] ^= 0x80
     assert first_wrong(target) == f"1 of {n} bytes differ from those that were copied, the first at {n - 1}"
 
 
-def test_memory_that_was_never_written_is_all_wrong() -> None:
-    assert first_wrong(np.zeros(1000, np.uint8)) == "1000 of 1000 bytes differ from those that were copied, the first at 0"
-
-
 @pytest.mark.parametrize("shift", [1, 2, 64, 4096, 1 << 20])
 def test_a_shift_shows_at_once(shift: int) -> None:
     shifted = np.resize(np.roll(PATTERN, -shift), 1000)
     assert shift % PERIOD and first_wrong(shifted).endswith("the first at 0")
-
-
-def test_a_large_message_is_measured_in_portions(alone, monkeypatch):
-    passed = []
-
-    def rate(world: Any, slots: Any, n_bytes: int, share: float, *, idle: bool) -> Rate:
-        passed.append((len(slots), n_bytes))
-        return Rate(9e9, 9e9, 9e9)
-
-    monkeypatch.setattr(references, "_rate", rate)
-    monkeypatch.setattr(references, "_PORTION", 1000)
-    measure_references(alone, [(make_case(count=600), frozenset({HostPart.COPY}))], 0.01)
-    assert set(passed) == {(2, 1000)}  # of 2400 bytes

@@ -9,20 +9,7 @@ import pytest
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Budget
-from collbench.measuring.sampling import (
-    FEW,
-    MOST_SAMPLES,
-    MOST_WARMUPS,
-    Measurement,
-    Stopping,
-    _alike,
-    _enough,
-    _rounds_needed,
-    measure,
-    schedule,
-    slowest,
-    sound,
-)
+from collbench.measuring.sampling import FEW, MOST_SAMPLES, MOST_WARMUPS, Stopping, measure, schedule, slowest, sound
 from collbench.stats.median import median
 
 
@@ -246,12 +233,14 @@ def test_ranks_receive_each_batch_and_the_end():
             return np.full((2, n), 4e-3)
 
     told = []
-    dog = SimpleNamespace(phase=lambda what: nullcontext())
+    doing = []
+    dog = SimpleNamespace(phase=lambda what: doing.append(what) or nullcontext())
     gather = SimpleNamespace(watchdog=dog, broadcast=lambda value, what: told.append((value, what)) or value)
     gather.gather_array = lambda array, what: told.append(what) or [array]
     found = measure(Stub(), gather, schedule(Stopping(Budget(5.0, 3, 2), 8, [0]), lambda: 0.0), "a case")
     looks = [[1, 1, True], [1, 1, True], [3, 1, False]]
     assert told == [*(text for look in looks for text in ((look, NEXT), "a case: gathering samples")), ([0, 0, False], NEXT)]
+    assert doing == ["a case: warm-up", "a case: warm-up", "a case: measuring"]
     assert found.samples.tolist() == [[2e-3] * 3] * 2 and found.durations == [("warm-up", 4e-3)] * 2 + [("timed", 4e-3)] * 3
     assert [phase.name for phase in found.phases] == ["warm-up", "samples"] and 0 <= found.loop_s < 5
 
@@ -283,12 +272,6 @@ def test_rounds_of_several_turns_are_warmed_up_and_taken_whole():
     assert (stop.value.value.warmups, stop.value.value.stopped, stop.value.value.flags) == (120, "precision", [])
 
 
-@pytest.mark.parametrize(("turns", "stopped"), [(1, "out_of_reach"), (2, None)])
-def test_rounds_of_several_turns_are_not_given_up(turns, stopped):
-    measured = Measurement(np.random.default_rng(1).normal(1e-3, 1e-4, (1, 100 * turns)), 1e-4)
-    assert _enough(Stopping(Budget(1.0), 8, [0], turns=turns), measured, (0.4, 4e-3)) == stopped
-
-
 def test_many_warm_ups_are_taken_only_if_they_fit_into_half_of_the_time():
     rule = Stopping(Budget(1.0), 8, [0], warmup=40)
     for call_s, looks in ((0.01, [(1, 1), (39, 1), (6, 1)]), (0.02, [(1, 1), (6, 1)])):
@@ -299,23 +282,6 @@ def test_many_warm_ups_are_taken_only_if_they_fit_into_half_of_the_time():
         assert found == looks
 
 
-def test_the_watchdog_knows_which_batches_are_warm_up():
-    class Stub:
-        iterations = 1
-
-        def run(self, n, batch):
-            self.starts_ns = np.zeros((1, n))
-            phases.append(world.watchdog.current_phase)
-            return np.full((1, n), 1e-3)
-
-    phases, world = [], World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
-    try:
-        measure(Stub(), world, schedule(Stopping(Budget(5.0, 3, 2), 8, [0])), "a case")
-    finally:
-        world.close()
-    assert phases == ["a case: warm-up", "a case: warm-up", "a case: measuring"]
-
-
 def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
     two = np.random.default_rng(3).choice([1e-3, 4e-3], 100_000, p=[0.55, 0.45])
     bench = Bench(Budget(1.0, precision=0.005), lambda i: float(two[i]))
@@ -324,15 +290,22 @@ def test_the_second_half_of_the_budget_is_not_spent_on_what_it_cannot_reach():
     assert bench.measured.samples.shape[1] >= FEW
 
 
-@pytest.mark.parametrize(
-    ("factor", "left_s", "stopped"),
-    [(1.9, 0.4, None), (2.4, 0.4, "out_of_reach"), (2.4, 0.6, None), (1.0, 0.4, "precision"), (5.0, 0.4, "out_of_reach")],
-)
-def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left_s, stopped):
-    """Of 100 samples with an interval `factor` times too wide 100 (factor² - 1) are missing; 0.4 s has room for 100."""
-    measured = Measurement(np.random.default_rng(1).normal(1e-3, 1e-5, (1, 100)), 1.0)
-    measured.target = median(measured.samples[0]).half_width / factor
-    assert _enough(Stopping(Budget(1.0), 8, [0]), measured, (left_s, left_s / 100)) == stopped
+@pytest.mark.parametrize(("factor", "left_s", "turns", "stopped"), [
+    (1.9, 0.4, 1, None), (2.0, 0.4, 1, "out_of_reach"), (3.0, 0.6, 1, None), (1.0, 0.4, 1, "precision"), (5.0, 0.4, 2, None),
+])  # fmt: skip
+def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left_s, turns, stopped):
+    """Of 100 rounds with an interval `factor` times too wide 100 (factor² - 1) are missing; 0.4 s has room for 66, 0.6 s for 150."""
+    samples = np.random.default_rng(1).normal(4e-3, 4e-5, (1, 100 * turns))
+    width = Stopping(Budget(), 8, [0], turns=turns).width(samples)
+    rule = Stopping(Budget(1.0, warmup=1, precision=width / factor), 8, [0], turns=turns, first=100)
+    now = SimpleNamespace(s=0.0)
+    plan = schedule(rule, lambda: now.s)
+    next(plan)
+    assert plan.send(samples[:, :turns]) == (100 * turns, 1)
+    now.s = 1.0 - left_s
+    with pytest.raises(StopIteration) if stopped else nullcontext() as stop:
+        plan.send(samples)
+    assert stop is None or stop.value.value.stopped == stopped
 
 
 @pytest.mark.parametrize(
@@ -341,7 +314,10 @@ def test_samples_still_missing_grow_with_the_square_of_the_interval(factor, left
 def test_two_windows_of_the_warm_up_agree_in_their_middle_and_in_their_quartiles(shift, spread, alike):
     window = 1e-3 * (1 + 0.1 * np.linspace(-1, 1, 21))
     other = 1e-3 * shift * (1 + 0.1 * spread * np.linspace(-1, 1, 21))
-    assert _alike(window, other) is alike
+    plan = schedule(Stopping(Budget(5.0), 8, [0], window=(21, 21)), lambda: 0.0)
+    next(plan)
+    looks = [plan.send(times[np.newaxis]) for times in (window[:1], window, other)]
+    assert looks == [(21, 1), (21, 1), (6, 1) if alike else (21, 1)]
 
 
 class ShortBench:
@@ -398,14 +374,13 @@ def test_a_short_measurement_takes_its_iterations_in_batches_and_ends_without_a_
     assert ShortBench(Budget(0.5, warmup=1), 0.0).measured.samples.shape[1] >= 60
 
 
-@pytest.mark.parametrize(("factor", "missing"), [(1.5, 125), (2.0, 300), (3.0, 800), (0.9, 0), (40.0, 2900)])
+@pytest.mark.parametrize(("factor", "missing"), [(1.5, 75), (2.0, 180), (3.0, 480), (40.0, 2940)])
 def test_the_second_batch_is_as_large_as_the_interval_demands(factor, missing):
-    """Of 100 samples with an interval `factor` times too wide; an interval narrows with the root of the samples."""
-    series = np.random.default_rng(1).lognormal(0, 0.1, (1, 100))
-    rule = Stopping.short_measurement(Budget(1.0), 8, [0])
-    measured = Measurement(series, median(series[0]).half_width / factor)
-    if missing == 0:
-        assert _enough(rule, measured, (1.0, 1e-3)) == "precision"
-    else:
-        assert _enough(rule, measured, (1.0, 1e-3)) is None
-        assert _rounds_needed(rule, measured) == pytest.approx(missing, abs=1)
+    """After 60 samples with an interval `factor` times too wide; an interval narrows with the root of the samples."""
+    series = np.random.default_rng(1).lognormal(0, 0.1, (1, 60))
+    budget = Budget(1e4, warmup=1, precision=median(series[0]).half_width / factor)
+    plan = schedule(Stopping.short_measurement(budget, 8, [0]), lambda: 0.0)
+    next(plan)
+    assert plan.send(series[:, :1]) == (60, 1)
+    number, batch = plan.send(series)
+    assert (number, batch) == (pytest.approx(missing, abs=1), 1)

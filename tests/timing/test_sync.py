@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import socket
+import struct
 import threading
 from types import SimpleNamespace
 
@@ -11,8 +12,7 @@ import pytest
 
 from collbench.addresses import is_own, listen_at
 from collbench.control.world import World
-from collbench.measuring import sync as sync_module
-from collbench.measuring.sync import _GREETING, _accept, _connect, host_sync
+from collbench.measuring.sync import host_sync
 from collbench.native.library import SHARED_BYTES, BarrierStruct, library
 from tests.control.together import Meeting, together
 
@@ -25,8 +25,7 @@ from pathlib import Path
 from collbench.backends.clock import MonotonicClock
 from collbench.operations.program import Program, PythonCall
 from collbench.measuring.loop import Loop, Timed
-from collbench.addresses import is_own, listen_at
-from collbench.measuring.sync import _GREETING, _accept, _connect, host_sync
+from collbench.measuring.sync import host_sync
 
 def main(world):
     shared = world.broadcast("{folder}/counters", "sharing")
@@ -164,52 +163,44 @@ def test_its_errors_are_reported_in_the_systems_words():
     world.close()
 
 
+def is_closed(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_connection_without_the_key_is_not_a_host(address):
+def test_a_host_connects_to_one_that_is_twice_as_far_each_round_and_accepts_one_with_its_key_for_each(address):
+    """Five hosts with two ranks each, so three rounds. Here is host 3, which connects to the hosts 4, 0 and 2."""
     if not is_own(address):
         pytest.skip(f"{address} is not an address of this machine")
-    key = bytes(range(16))
-    with listen_at(address) as listener:
-        place = listener.getsockname()[:2]
-        strangers = [socket.create_connection(place, 5) for _ in range(3)]
-        strangers[0].sendall(_GREETING.pack(bytes(16), 0))
-        strangers[1].sendall(_GREETING.pack(key, 7))  # a round that does not exist
-        strangers[2].close()
-        host = _connect((*place, key.hex()), 0, 5.0)
-        with _accept(listener, key, 1, 10.0)[0] as found, host:
-            assert found.getpeername() == host.getsockname()
-        for each in strangers[:2]:
-            with each:
-                assert each.recv(1) == b""
+    greeting = struct.Struct("!16sI")  # key, round
+    listeners = [listen_at(address) for _ in range(5)]
+    connections = []
 
+    def exchange(mine, what):
+        if what == "sharing memory":
+            return [mine]
+        *place, key = mine
+        socket.create_connection(place, 5).close()
+        own = bytes.fromhex(key)
+        for sent, number in ((bytes(16), 0), (own, 7), (own, 0), (own, 0), (own, 2), (own, 1)):
+            connections.append(socket.create_connection(place, 5))
+            connections[-1].sendall(greeting.pack(sent, number))
+        return [None if rank % 2 else (*listeners[rank // 2].getsockname()[:2], f"{rank:032x}") for rank in range(10)]
 
-def test_in_each_round_a_host_connects_to_the_one_that_is_twice_as_far(monkeypatch):
-    """Five hosts with two ranks each: three rounds, to the hosts 1, 2 and 4 further in the circle."""
-    hosts = ("a", "b", "c", "d", "e")
-    members = [SimpleNamespace(rank=rank, host=hosts[rank // 2], address="127.0.0.1") for rank in range(10)]
-    actual = [None if rank % 2 else ("127.0.0.1", 1000 + rank, "00") for rank in range(10)]
+    members = [SimpleNamespace(rank=rank, host=rank // 2, address=address) for rank in range(10)]
     world = SimpleNamespace(
-        hosts=hosts,
-        me=members[6],
-        timeout_s=1.0,
-        allgather=lambda mine, what: actual,
-        on_host=lambda host: [one for one in members if one.host == host],
-    )
-    monkeypatch.setattr(sync_module, "_connect", lambda target, number, timeout_s: (target[1], number))
-    monkeypatch.setattr(sync_module, "_accept", lambda listener, key, n, timeout_s: listener.close() or dict.fromkeys(range(n)))
-    outgoing = [pair[0] for pair in sync_module._between_hosts(world, True)]
-    assert outgoing == [(1008, 0), (1000, 1), (1004, 2)]  # from host d: e, a, c
-
-
-def test_a_second_connection_for_a_round_is_closed():
-    key = bytes(range(16))
-    with listen_at("127.0.0.1") as listener:
-        place = listener.getsockname()[:2]
-        first, again, second = (_connect((*place, key.hex()), number, 5.0) for number in (0, 0, 1))
-        found = _accept(listener, key, 2, 10.0)
-        assert [found[number].getpeername() for number in (0, 1)] == [first.getsockname(), second.getsockname()]
-        again.setblocking(True)
-        again.settimeout(5.0)
-        assert again.recv(1) == b""
-        for each in (first, again, second, *found.values()):
-            each.close()
+        rank=6, me=members[6], hosts=tuple(range(5)), timeout_s=5.0, allgather=exchange, first_error=lambda mine, what: mine,
+        on_host=lambda host=3: members[2 * host : 2 * host + 2], cores_on=lambda: 2,
+    )  # fmt: skip
+    sync = host_sync(world)
+    for number, host in enumerate((4, 0, 2)):
+        with listeners[host].accept()[0] as outgoing:
+            assert outgoing.recv(100) == greeting.pack((2 * host).to_bytes(16), number)
+    assert [is_closed(each) for each in connections] == [True, True, False, True, False, False]
+    sync.close()
+    for each in (*connections, *listeners):
+        each.close()
