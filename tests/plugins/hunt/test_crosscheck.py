@@ -18,7 +18,7 @@ def candidate(*places, inside=False):
     return Candidate(places, WAYS, log(2), -log(0.95), 0.01, 5.0, 0.01, (), inside)
 
 
-def check_of(n, places=(), paths=(), leaves=None, hosts=None, inside=False, seed=3):
+def check_of(n, places=(), paths=(), *, leaves=None, hosts=None, inside=False, seed=3):
     names = tuple(f"n{place}" for place in range(n))
     well = tuple(place for place in range(n) if place not in places)
     slow_places = tuple(candidate(place, inside=inside) for place in places)
