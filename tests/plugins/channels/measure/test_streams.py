@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from collbench.addresses import free_port, listen_at
+from collbench.measuring.references import PATTERN
 from collbench.plugins.channels import tcp_streams
 from collbench.plugins.channels.tcp_streams import StreamReport, receive, send
 
 KEY = b"0123456789abcdef"
-PATTERN = tcp_streams._PATTERN.tobytes()
+SENT = np.resize(PATTERN, 70_000).tobytes()
 
 
 @pytest.fixture
@@ -62,17 +63,17 @@ def test_too_little_is_no_rate(times: list[float]) -> None:
 
 
 def test_a_stream_that_stalls_carries_nothing(listener: socket.socket) -> None:
-    with poured(listener, PATTERN[:100]):
+    with poured(listener, SENT[:100]):
         arrived = receive(listener, KEY, 1, 0.1, 5)
     assert arrived.wrong is None and np.median(arrived.rates) == 0
 
 
 def test_a_byte_that_is_changed_or_lost_is_named(listener: socket.socket) -> None:
-    sent = bytearray(PATTERN[:70_000])
+    sent = bytearray(SENT)
     sent[66_000] ^= 1
     with poured(listener, sent):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 66000 of a TCP stream is not the one that was sent"
-    with poured(listener, PATTERN[:1000], PATTERN[1001:5000]):
+    with poured(listener, SENT[:1000], SENT[1001:5000]):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 1000 of a TCP stream is not the one that was sent"
 
 
@@ -87,7 +88,7 @@ def test_senders_that_are_absent_leave_early_or_lack_the_key_are_reported(listen
 
 
 def test_the_sender_leaves_early(listener: socket.socket) -> None:
-    with poured(listener, PATTERN[:100]):
+    with poured(listener, SENT[:100]):
         pass
     with pytest.raises(ConnectionError, match="closed the stream"):
         receive(listener, KEY, 1, 5, 5)
