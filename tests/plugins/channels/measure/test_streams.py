@@ -11,7 +11,7 @@ import pytest
 from collbench.addresses import free_port, listen_at
 from collbench.measuring.references import PATTERN
 from collbench.plugins.channels import tcp_streams
-from collbench.plugins.channels.tcp_streams import StreamReport, receive, send
+from collbench.plugins.channels.tcp_streams import receive, send
 
 KEY = b"0123456789abcdef"
 SENT = np.resize(PATTERN, 70_000).tobytes()
@@ -101,35 +101,20 @@ def test_without_a_listener() -> None:
         send(place, KEY, 1, (0.1, 1))
 
 
-def test_a_stream_leaves_from_the_given_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        came: list[str] = []
-
-        def take() -> None:
-            connection, (address, _) = listener.accept()
-            came.append(address)
-            connection.close()
-
-        taking = threading.Thread(target=take)
-        taking.start()
-        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source=("127.0.0.2", 0))
-        taking.join()
-    assert came == ["127.0.0.2"]
+def test_a_stream_leaves_from_the_given_address(listener: socket.socket) -> None:
+    sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.05, 1.0), source=("127.0.0.2", 0)))
+    connection, (address, _) = listener.accept()
+    connection.close()
+    sender.join(5)
+    assert address == "127.0.0.2"
 
 
 def test_a_stream_leaves_from_the_given_port_again_and_again() -> None:
     """A second stream with the same addresses and ports follows the first one at once."""
-    port = free_port("127.0.0.2")
+    source = ("127.0.0.2", free_port("127.0.0.2"))
+    target = ("127.0.0.1", tcp_streams.LISTENING_PORT)
     for _ in range(2):
-        with listen_at("127.0.0.1", port=tcp_streams.LISTENING_PORT) as listener:
-            taken: list[tuple[StreamReport, object]] = []
-
-            def take(listener: socket.socket = listener, taken: list[tuple[StreamReport, object]] = taken) -> None:
-                taken.append((receive(listener, KEY, 1, 0.1, 2.0), listener.getsockname()))
-
-            taking = threading.Thread(target=take)
-            taking.start()
-            send(listener.getsockname(), KEY, 1, (0.1, 2.0), source=("127.0.0.2", port))
-            taking.join()
-        ((report, place),) = taken
-        assert report.why is None and report.rates.size and place == ("127.0.0.1", tcp_streams.LISTENING_PORT)
+        with listen_at(target[0], port=target[1]) as listener:
+            sender = beside(lambda: send(target, KEY, 1, (0.1, 2.0), source=source))
+            assert receive(listener, KEY, 1, 0.1, 2.0).rates.size
+            sender.join(5)
