@@ -101,12 +101,13 @@ def test_without_a_listener() -> None:
         send(place, KEY, 1, (0.1, 1))
 
 
-def test_a_stream_leaves_from_the_given_address(listener: socket.socket) -> None:
-    sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.05, 1.0), source=("127.0.0.2", 0)))
-    connection, (address, _) = listener.accept()
+def test_a_stream_leaves_from_the_given_address_and_port(listener: socket.socket) -> None:
+    source = ("127.0.0.2", free_port("127.0.0.2"))
+    sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.05, 1.0), source=source))
+    connection, actual = listener.accept()
     connection.close()
     sender.join(5)
-    assert address == "127.0.0.2"
+    assert actual == source
 
 
 def test_a_stream_leaves_from_the_given_port_again_and_again() -> None:
