@@ -15,6 +15,7 @@ from collbench.plugins.hunt.records import HuntAbout, StoredHunt, StoredVerdict
 from collbench.plugins.hunt.text import SUSPECTS
 from collbench.reason import decode
 from tests.cli.command import one_sentence, run
+from tests.plugins.hunt.test_listening import ABOUT, typed
 from tests.plugins.hunt.verdicts import recommended
 
 PART = facts.BetweenGroups("leaf1", "leaf2", CONFIRMED, 0.71, 6, 6, cleared=4)
@@ -50,7 +51,7 @@ def test_a_plan_has_the_stage_and_a_hunt_stores_its_source(tmp_path):
 def test_a_stage_needs_the_plug_in(monkeypatch):
     monkeypatch.setattr(progress, "hooks_of", lambda hook: [])
     with pytest.raises(progress.UsageError, match="plug-in 'groups'"):
-        progress._group_stage("latency", progress.Options(), {"places": ["a"], "hosts": ["a"]})
+        progress.options_of(typed(groups="latency"), ABOUT)
 
 
 def test_a_confirmed_path_drains_no_node_is_shown_with_its_groups_and_marks_no_link():

@@ -2,14 +2,11 @@
 
 import random
 from math import log
-from types import SimpleNamespace
 
 import pytest
-from msgspec.structs import replace
 
 from collbench.plugins.hunt.candidates import Candidate, SweepResult
 from collbench.plugins.hunt.crosscheck import CrossCheck
-from collbench.plugins.hunt.judging import PlaceCheck
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundResult
 from collbench.plugins.hunt.significance import FALSE_ALARM_RATE
 from collbench.plugins.hunt.trials import RECEIVES, SENDS
@@ -17,19 +14,20 @@ from collbench.plugins.hunt.trials import RECEIVES, SENDS
 WAYS = (SENDS, RECEIVES)
 
 
-def candidate(*places):
-    return Candidate(places, WAYS, log(2), -log(0.95), 0.01, 5.0, 0.01, ())
+def candidate(*places, inside=False):
+    return Candidate(places, WAYS, log(2), -log(0.95), 0.01, 5.0, 0.01, (), inside)
 
 
-def check_of(n, places=(), paths=(), leaves=None):
+def check_of(n, places=(), paths=(), *, leaves=None, hosts=None, inside=False, seed=3):
     names = tuple(f"n{place}" for place in range(n))
     well = tuple(place for place in range(n) if place not in places)
-    found = SweepResult(tuple(map(candidate, places)), tuple(candidate(*path) for path in paths), well, 1e9)
-    return CrossCheck(HuntLog(names), found, names, leaves, random.Random(3))
+    slow_places = tuple(candidate(place, inside=inside) for place in places)
+    found = SweepResult(slow_places, tuple(candidate(*path) for path in paths), well, 1e9)
+    return CrossCheck(HuntLog(names), found, hosts or names, leaves, random.Random(seed))
 
 
-def played(check, slow=(), slow_paths=(), room=40):
-    """All asks, answered with half the speed for what is slow."""
+def played(check, slow=(), slow_paths=(), part=(), room=40):
+    """All asks, answered with half the speed for what is slow, and between the places of a part of the network and the others."""
     asks, drawn = [], random.Random(7)
     asking = check.run(room)
     try:
@@ -38,7 +36,8 @@ def played(check, slow=(), slow_paths=(), room=40):
             asks.append(ask)
             figures = []
             for a, b in ask.groups:
-                speed = (0.5e9 if {a, b} & set(slow) or (a, b) in slow_paths else 1e9) * (1 + 0.01 * drawn.random())
+                is_slow = {a, b} & set(slow) or (a, b) in slow_paths or (a in part) != (b in part)
+                speed = (0.5e9 if is_slow else 1e9) * (1 + 0.01 * drawn.random())
                 figures.append(GroupFigure(speed, speed, 1e-5, 0.99 * speed, 1.01 * speed))
             ask = asking.send(RoundResult(tuple(figures)))
     except StopIteration:
@@ -77,8 +76,8 @@ def test_a_slow_path_gets_rounds_of_its_own_and_its_ends_are_measured_with_other
     played(check, slow_paths=[(1, 4)])
     assert check.places[0].state() == CLEARED
     assert [(case.places, case.state()) for case in check.paths] in ([], [((1, 4), CONFIRMED)])
-    check = check_of(8, [0], [(0, 3), (4, 5)])
-    assert [path.places for path in check._open_paths()] == [(4, 5)]
+    waiting, other = (0, 3), (4, 5)  # the path of a candidate waits for its result
+    assert next(check_of(8, [0], [waiting, other]).run(1)).groups[0] == other
 
 
 def test_partners_are_of_the_own_leaf_first_then_of_another_and_controls_of_the_same_kind_of_path():
@@ -94,16 +93,20 @@ def test_partners_are_of_the_own_leaf_first_then_of_another_and_controls_of_the_
         assert all((leaves[a] == leaves[b]) == same for a, b in ask.groups)
 
 
-def test_partners_are_those_used_least_and_of_other_hosts_unless_it_is_about_its_own():
-    check = check_of(8, [0])
-    check._used.update({place: 1 for place in range(1, 8) if place != 4})
-    assert check._partner(check.places[0], 0, range(1, 8)) == 4
-    check = check_of(8, [0])
-    check.hosts = [f"host{place // 4}" for place in range(8)]
-    assert {check._partner(check.places[0], 0, [1, 2, 3, 5]) for _ in range(5)} == {5}
-    assert check._partner(check.places[0], 0, [1, 2, 3]) is None
-    inside = replace(check.places[0].candidate, inside=True)
-    assert check._partner(PlaceCheck(inside), 0, [1, 5, 6, 7]) == 1
+def partners_of(place, asks):
+    return [other for ask in asks for pair in ask.groups if place in pair for other in pair if other != place]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_partners_are_those_used_least_and_of_other_hosts_unless_it_is_about_its_own(seed):
+    suspects = (0, 5, 9)
+    asks = played(check_of(12, suspects, seed=seed))
+    used = [partner for place in suspects for partner in partners_of(place, asks)]
+    assert len(used) == len(set(used)) == 6
+    hosts = [f"host{place // 4}" for place in range(8)]
+    assert min(partners_of(0, played(check_of(8, [0], hosts=hosts, seed=seed), slow=[0]))) >= 4
+    assert max(partners_of(0, played(check_of(8, [0], hosts=hosts, inside=True, seed=seed), slow=[0]))) < 4
+    assert played(check_of(4, [0], hosts=["host0"] * 4, seed=seed), slow=[0]) == []
 
 
 def test_slow_places_are_measured_with_each_other_and_a_healthy_suspect_with_healthy_places_alone():
@@ -115,25 +118,22 @@ def test_slow_places_are_measured_with_each_other_and_a_healthy_suspect_with_hea
     assert not {(0, 5), (0, 9)} & set(pairs)
 
 
-def test_a_suspected_path_and_another_kind_of_path_are_not_controls():
-    check = check_of(8, leaves=["a", "a", "a", "b", "b", "b", "b", "b"])
-    assert check._control([1, 2, 3], None, {(1, 2)}) == (1, 3)
-    assert check._control([0, 1, 3], check.path_kind(4, 5), set()) == (0, 1)
-    assert check._control([0, 3, 4], check.path_kind(4, 5), set()) == (3, 4)
-    assert check._control([0, 3, 4], check.path_kind(0, 5), set()) == (0, 3)
-    assert check._control([0, 3], check.path_kind(4, 5), set()) is None
+def test_a_suspected_path_is_not_a_control_and_another_kind_of_path_only_if_there_is_no_other():
+    for seed in range(5):
+        path = (1, 4)
+        asks = played(check_of(6, [0], [path], seed=seed), slow=[0])
+        assert [path in ask.groups for ask in asks] == [True, *[False] * (len(asks) - 1)]  # only to be judged itself
+    of_one_leaf, of_two = next(check_of(5, [0], leaves=["a", "a", "b", "c", "d"]).run(1)).groups
+    assert of_one_leaf == (0, 1) and len(of_two) == 2
 
 
 def test_a_place_that_is_slow_in_its_own_leaf_is_not_excused_by_a_part_of_the_network():
-    check = check_of(8, [0, 2], leaves=["a", "b", "c", "c", "d", "e", "f", "g"])
-
-    def case(place, partner, fast_with_peer):
-        partners = {partner: "slow"}
-        return SimpleNamespace(place=place, fast_with_peer=fast_with_peer, fast_again=None, partners=lambda: partners, in_a_part=False)
-
-    check.places = [case(0, 1, True), case(2, 3, False), case(4, 5, False)]
-    check._mark_parts()
-    assert [each.in_a_part for each in check.places] == [True, False, True]
-    check.places[0].fast_with_peer = False
-    check._mark_parts()
-    assert not any(each.in_a_part for each in check.places)
+    """Places 0 and 1 are fast with each other; 2 is slow with 3 of its own leaf, and 4 is alone on its leaf."""
+    suspects = (0, 1, 2, 4)
+    leaves = [f"leaf{3 if place == 2 else place}" for place in range(14)]
+    check = check_of(14, suspects, leaves=leaves)
+    played(check, slow=[2, 4], part=[0, 1])
+    assert [place.state() for place in check.places] == [INCONCLUSIVE, INCONCLUSIVE, CONFIRMED, INCONCLUSIVE]
+    check = check_of(14, suspects, leaves=leaves)
+    played(check, slow=suspects)
+    assert [place.state() for place in check.places] == [CONFIRMED] * 4

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from collbench.plugins.hunt.kind import PairsKind
-from collbench.plugins.hunt.pairs import PairEffects
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, LargeFigure
 from collbench.results.reader import read_run
 from tests.plugins.hunt.html.matrices import even
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 from tests.plugins.hunt.test_hunt_text import CLEARED, SLOW, UNDECIDED, about, hunted
+from tests.plugins.hunt.test_pairs_text import rounds, stored
 from tests.report.html.stored import material
 from tests.report.html.test_first_screen import screen_of
 
@@ -33,27 +32,21 @@ class TestHunt:
         assert self.of(tmp_path, hunt).badge == badge
 
 
-def unnamed(matrix):
-    effects = PairEffects(matrix)
-    assert effects.findings() == []
-    return PairsKind._without_findings(effects)
+def of_pairs(folder, matrix):
+    return screen_of(material(read_run(stored(folder, rounds(matrix), matrix.n))))
 
 
-def test_pairs_are_even_only_if_each_is_near_what_its_ends_suggest():
-    calm = SyntheticMatrix(6, sigma=0.004).matrix()
-    assert unnamed(calm) == ((GOOD, "EVEN"), ["none of 6 places and none of their pairs is slower than the others"])
+def test_four_places_or_more_are_even_only_if_each_pair_is_near_what_its_ends_suggest(tmp_path):
+    calm = of_pairs(tmp_path / "calm", SyntheticMatrix(6, sigma=0.004).matrix())
+    assert (calm.badge, calm.title) == ((GOOD, "EVEN"), "none of 6 places and none of their pairs is slower than the others")
     wild = SyntheticMatrix(6, sigma=0.004)
     wild.latencies *= 1 + 60 * np.triu(wild.drawn.random((6, 6)), 1)
-    badge, (first, *others) = unnamed(wild.matrix())
-    assert badge == (DOUBT, "INCONCLUSIVE")
-    assert " times the latency expected from their other pairs; chance explains that in this measurement" in first
-    assert any(text.startswith("latency: the pairs scatter too much to detect a single slow one") for text in others)
-    badge, sentences = unnamed(SyntheticMatrix(4, seed=2, sigma=0.15).matrix())
-    assert badge == (DOUBT, "INCONCLUSIVE")
-    assert sentences[0] == "node1 to node4: 61 % of the bandwidth expected from their other pairs; chance explains that in this measurement"
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_two_or_three_places_cannot_be_judged(n):
-    badge, sentences = unnamed(even(n))
-    assert badge == (DOUBT, "INCONCLUSIVE") and sentences
+    found = of_pairs(tmp_path / "latencies", wild.matrix())
+    assert found.badge == (DOUBT, "INCONCLUSIVE")
+    assert " times the latency expected from their other pairs; chance explains that in this measurement" in found.title
+    assert any(note.startswith("latency: the pairs scatter too much to detect a single slow one") for note in found.more)
+    found = of_pairs(tmp_path / "bandwidths", SyntheticMatrix(4, seed=2, sigma=0.15).matrix())
+    assert found.badge == (DOUBT, "INCONCLUSIVE")
+    assert found.title == "node1 to node4: 61 % of the bandwidth expected from their other pairs; chance explains that in this measurement"
+    for n in (2, 3):
+        assert of_pairs(tmp_path / f"{n} places", even(n)).badge == (DOUBT, "INCONCLUSIVE")

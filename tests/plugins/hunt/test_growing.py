@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from collbench.plugins.hunt import facts
-from collbench.plugins.hunt.growing import _Growing, measure_growing, most_rounds, sizes
-from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundResult
+from collbench.plugins.hunt.growing import measure_growing, most_rounds, sizes
+from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, Options, RoundResult
 from tests.plugins.hunt.made_up import MadeUp, Played, play
 
 
@@ -139,32 +139,39 @@ def test_the_estimate_counts_sizes_the_whole_group_and_divisions(n, most):
     assert most <= 2 * log2(n) + 4
 
 
-@pytest.mark.parametrize(("n", "measured"), [(24, 4), (19, 3), (16, 2), (10, 0)])
-def test_as_many_slow_places_are_measured_again_as_get_new_partners_and_the_others_are_noted(n, measured):
-    """Four are slow in groups of four. Each needs three other places, and a group without a slow one is measured, too."""
-    growing = _Growing(HuntLog(tuple(map(str, range(n)))), Random(1), list(range(n)), 9)
-    growing.healthy = dict.fromkeys(range(4, n), 4)
-    made = MadeUp(n)
-    for place in range(4):
+def test_as_many_slow_places_are_measured_again_as_get_new_partners_and_the_others_are_noted():
+    """Seven places of two groups are found to be slow. Each needs three other places, and a group without a slow one is measured, too."""
+    made = MadeUp(28, 2)
+    slow = Random(2).sample(range(28), 28)[:7]
+    for place in slow:
         made.scale(place, 4)
-    asks = play(growing._confirm(dict.fromkeys(range(4), ()), 4), made).asks
-    for ask in asks:
-        assert sorted(place for group in ask.groups for place in group if place < 4) == list(range(measured))
-    assert len(asks) == (2 if measured else 0)
-    assert sorted(suspect.places for suspect in growing.suspects) == [(place,) for place in range(measured)]
-    assert growing.log.notes == ([facts.NotConfirmedAtScale(4 - measured, 4)] if measured < 4 else [])
+    played = looked(made, 2)
+    again = played.asks[3]
+    assert sorted(len(set(group) & set(slow)) for group in again.groups) == [0, 1, 1, 1, 1, 1]
+    assert played.result[1][0] == facts.NotConfirmedAtScale(2, 4)
 
 
-@pytest.mark.parametrize(("slow", "named"), [((True, True), True), ((True, False), False), ((False, True), False)])
-def test_a_place_is_named_only_if_it_is_slow_in_each_of_two_more_rounds(slow, named):
-    growing = _Growing(HuntLog(tuple(map(str, range(16)))), Random(1), list(range(16)), 9)
-    growing.healthy = dict.fromkeys(range(1, 16), 4)
-    asking = growing._confirm({0: (1, 2, 3)}, 4)
-    ask = next(asking)
-    try:
-        for is_slow in slow:
-            ask = asking.send(RoundResult(tuple(GroupFigure(0.5 if is_slow and 0 in group else 1.0) for group in ask.groups)))
-    except StopIteration:
-        pass
-    assert [each.places for each in growing.suspects] == ([(0,)] if named else [])
-    assert (0 in growing.places) is not named
+class FastOnce(MadeUp):
+    """One request is answered as if no place were slow."""
+
+    fast_request = 0
+
+    def answer(self, ask):
+        slow = self.scales
+        self.fast_request -= 1
+        self.scales = {} if self.fast_request == 0 else slow
+        answer = super().answer(ask)
+        self.scales = slow
+        return answer
+
+
+@pytest.mark.parametrize(("fast_request", "size"), [(0, 4), (3, 8), (4, 8)])
+def test_a_place_is_named_and_left_out_of_larger_groups_only_if_it_is_slow_in_each_of_two_more_rounds(fast_request, size):
+    made = FastOnce(16, 1).scale(3, 4)
+    made.fast_request = fast_request
+    played = looked(made)
+    assert named(played) == [3]
+    ((hint,), notes) = played.result
+    assert hint.evidence[0].size == size
+    assert notes == ([] if size == 4 else [facts.ClearedAtScale(4, "")])
+    assert 3 not in played.asks[-1].groups[0]

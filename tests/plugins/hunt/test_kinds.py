@@ -30,6 +30,8 @@ from tests.cli.test_report_bad_input import shown
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 from tests.plugins.hunt.test_hunt_text import SLOW, about, hunted
 from tests.plugins.hunt.test_hunt_text import text_of as hunt_text
+from tests.plugins.hunt.test_pairs_text import text as external_text
+from tests.plugins.hunt.test_pairs_text import theirs
 from tests.plugins.hunt.test_records import a_round
 from tests.plugins.training.test_text import ROW, stored
 from tests.plugins.training.test_text import text_of as steps_text
@@ -40,7 +42,8 @@ from tests.stored import stored_reports
 HUNTED, AGAIN = (hunt_text(about(SLOW), "csv", run=name) for name in "ab")
 STEPS = steps_text(ROW, format="csv", run="steps")
 HOST_0 = ROOT / "reports" / "pairs-trials" / "host-0"
-COLUMNS = {*pairs_text.TITLES, *pairs_text._TITLES, *(value.name for kind in (SUSPECTS, DIRECTED_PAIRS) for value in kind.values)}
+EXTERNAL_TITLES = external_text(theirs("p2p_bandwidth", 1e-3, 1 << 20, flags=("other_path",)))[2].split()
+COLUMNS = {*pairs_text.TITLES, *EXTERNAL_TITLES, *(value.name for kind in (SUSPECTS, DIRECTED_PAIRS) for value in kind.values)}
 
 
 def without_header(text):

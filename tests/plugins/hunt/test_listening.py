@@ -33,7 +33,7 @@ FAULTY, TWO = (
     HuntVerdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in places), {"sweep": 8}, 20)
     for places in ((3,), (3, 5))
 )
-OUTPUT = Output(color="never", quiet=True)
+OUTPUT = Output(color="never")
 
 
 def typed(max_time_s=0.5, seed=0, slowed=(), **changes):
@@ -85,12 +85,13 @@ def recommended(folder):
     return json.loads((folder / "recommendation.json").read_text())
 
 
-def test_the_verdict_and_the_recommendation_are_stored_or_a_failure_is_one_sentence(tmp_path):
+def test_the_verdict_and_the_recommendation_are_stored_and_printed_or_a_failure_is_one_sentence(tmp_path, capsys):
     listening = concluded(typed())
     listening.act(tmp_path, unheard)
     actual = recommended(tmp_path)
     assert (actual["result"], [each["node"] for each in actual["drains"]], actual["applied"]) == ("confirmed", [NAMES[3]], [])
-    assert any(f"scontrol update NodeName={NAMES[3]} State=DRAIN" in line for line in listening._advice)
+    listening.end()
+    assert f"scontrol update NodeName={NAMES[3]} State=DRAIN" in capsys.readouterr().out
     assert said(lambda: concluded(typed()).act(tmp_path / "gone", unheard)) == (
         f"{tmp_path}/gone: cannot write recommendation.json (No such file or directory): check the folder and its disk"
     )
@@ -98,7 +99,8 @@ def test_the_verdict_and_the_recommendation_are_stored_or_a_failure_is_one_sente
     listening.act(tmp_path, unheard)
     actual = recommended(tmp_path)
     assert actual["applied"] == [] and "--slowed" in actual["refused"]
-    assert listening._advice[-1] == actual["refused"]
+    listening.end()
+    assert capsys.readouterr().out.endswith(f"{actual['refused']}\n")
 
 
 @pytest.mark.parametrize(("request_of_hunt", "about", "value"), [
@@ -132,7 +134,7 @@ def test_no_node_is_drained_for_how_the_launch_was_started(flag, value, tmp_path
     assert (actual["no_drain"], len(actual["drains"])) == (value, 0 if value else 1)
 
 
-def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path, monkeypatch):
+def test_apply_drains_and_stores_the_drains_and_prints_their_undo_command(tmp_path, monkeypatch, capsys):
     there = {}
 
     def apply(expected, cap, env, note):
@@ -148,7 +150,8 @@ def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path, mon
     assert there == {"stored": True, "cap": "3"}
     assert kept == [("drain", {"node": NAMES[3], "action": action}) for action in ("begun", "drained")]
     assert recommended(tmp_path)["applied"] == [{"node": NAMES[3], "action": "drained"}]
-    assert listening._advice[-1] == "undo it with: this"
+    listening.end()
+    assert capsys.readouterr().out.endswith("undo it with: this\n")
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from hypothesis.extra.numpy import arrays
 from msgspec.structs import replace
 
 from collbench.operations.groups import circle_round, schedule
-from collbench.plugins.hunt.pairs import CLEARED, CONFIRMED, INCONCLUSIVE, PairEffects, PairFinding, Remeasured, _place
+from collbench.plugins.hunt.pairs import CLEARED, CONFIRMED, INCONCLUSIVE, PairEffects, PairFinding, Remeasured
 from collbench.plugins.hunt.records import PairMatrix
 from tests.helpers import said
-from tests.plugins.hunt.pair_matrices import SyntheticMatrix, only, suspects
+from tests.plugins.hunt.pair_matrices import RATE, SyntheticMatrix, only, suspects
 
 NAMES = ["node1", "node2", "node3"]
 
@@ -221,19 +221,13 @@ def test_any_figures_are_survived(figures):
     assert all(isinstance(each, str) for each in doubts(matrix))
 
 
-def test_the_pairs_of_a_slow_receiver_are_counted_in_its_column():
-    """Of its seven senders five are slow with it; what it sends itself is as fast as all else."""
-    made = SyntheticMatrix(8)
-    for sender in range(5):
-        made.rates[sender, 7] *= 0.5
-    made.rates[5:7, 7] *= 0.9
-    view = PairEffects(made.matrix()).views[0]
-    found = _place(view, 7, sends=False, receives=True)
-    assert (found.kind, found.cells, found.of_cells) == ("receiver", 5, 7)
-    turned = SyntheticMatrix(8)
-    turned.rates = made.rates.T.copy()
-    found = _place(PairEffects(turned.matrix()).views[0], 7, sends=True, receives=False)
-    assert (found.kind, found.cells, found.of_cells) == ("sender", 5, 7)
+@pytest.mark.parametrize(("kind", "fast_pair"), [("sender", (7, 3)), ("receiver", (3, 7))])
+def test_the_slow_pairs_of_a_place_are_counted_in_its_slow_direction(kind, fast_pair):
+    """Of its 101 pairs in that direction one is fast; in the other direction all are."""
+    made = SyntheticMatrix(102).slow(7, sends=kind == "sender", receives=kind == "receiver")
+    made.rates[fast_pair] = RATE
+    (found,) = findings(made.matrix())
+    assert (found.kind, found.places, found.cells, found.of_cells) == (kind, (7,), 100, 101)
 
 
 @pytest.mark.parametrize(("states", "state"), [
@@ -241,15 +235,19 @@ def test_the_pairs_of_a_slow_receiver_are_counted_in_its_column():
     ((CONFIRMED, INCONCLUSIVE), INCONCLUSIVE), ((CONFIRMED, None), INCONCLUSIVE), ((None, None), INCONCLUSIVE),
 ])  # fmt: skip
 def test_a_host_is_named_only_if_all_of_its_places_were_slow_again(states, state):
+    made = SyntheticMatrix(8, hosts=hosts_of_ranks(4, 2)).slow(0).slow(1)
     measured = [Remeasured((place,), each, "x") for place, each in enumerate(states) if each is not None]
-    found = PairEffects(SyntheticMatrix(8).matrix(), remeasured=measured)._judged(PairFinding("node", "bandwidth", (0, 1), 0.5, 12, 12))
-    assert found.state == state
+    effects = PairEffects(made.matrix(), remeasured=measured)
+    assert [finding.places for finding in effects.findings()] == ([(0, 1)] if state == CONFIRMED else [])
+    assert len(effects.inconclusive()) == (state == INCONCLUSIVE)
 
 
 def test_a_pair_is_judged_by_its_own_rounds_in_either_order_and_stored_with_its_sentence():
-    effects = PairEffects(SyntheticMatrix(8).matrix(), remeasured=[Remeasured((1, 4), CONFIRMED, "x")])
-    assert effects._judged(PairFinding("pair", "bandwidth", (4, 1), 0.5, 1, 1)).state == CONFIRMED
-    assert effects._judged(PairFinding("pair", "bandwidth", (4, 2), 0.5, 1, 1)).state == INCONCLUSIVE
+    made = SyntheticMatrix(8)
+    made.rates[4, 1] *= 0.5
+    matrix = made.matrix()
+    assert named(PairEffects(matrix, remeasured=[Remeasured((1, 4), CONFIRMED, "x")]).findings()) == [("pair", (4, 1))]
+    assert PairEffects(matrix, remeasured=[Remeasured((2, 4), CONFIRMED, "x")]).findings() == []
     finding = PairFinding("pair", "bandwidth", (0, 2), 0.51, 1, 2, unknown=(2,))
     assert finding.stored(NAMES) == {
         "kind": "pair", "quantity": "bandwidth", "places": [0, 2], "ratio": 0.51, "cells": 1, "of_cells": 2, "both_ways": False,

@@ -31,7 +31,7 @@ from tests.helpers import make_case
 from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
 from tests.plugins.training.reading import read_workload
 
-GET = tensorflow._GET
+GET = "pip install 'collbench[tensorflow]'"
 TOO_LARGE = LimitExceeded("gRPC of tensorflow", "per message", 2**31 - 1, bytes=True)
 SUMS = ["float64", "float32", "float16", "bfloat16", "int32", "int64"]
 WIDE = [*SUMS, "uint32", "uint64"]

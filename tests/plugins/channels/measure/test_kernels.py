@@ -24,7 +24,8 @@ class Shown(list[str]):
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[KernelFigure]:
     figures: list[KernelFigure] = []
-    monkeypatch.setattr(kernels, "_open", lambda env: [])
+    monkeypatch.setattr(kernels, "gpu_obstacle", lambda env: None)
+    monkeypatch.setattr(kernels, "gpu_count", lambda: 0)
     monkeypatch.setattr(kernels, "fitting_size", lambda gpus, asked: asked)
     monkeypatch.setattr(kernels, "figures", lambda gpus, size: iter(figures))
     return figures

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from collbench.addresses import free_port, listen_at
+from collbench.measuring.references import PATTERN
 from collbench.plugins.channels import tcp_streams
-from collbench.plugins.channels.tcp_streams import StreamReport, receive, send
+from collbench.plugins.channels.tcp_streams import receive, send
 
 KEY = b"0123456789abcdef"
-PATTERN = tcp_streams._PATTERN.tobytes()
+SENT = np.resize(PATTERN, 70_000).tobytes()
 
 
 @pytest.fixture
@@ -47,32 +48,29 @@ def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -
     assert 1e6 < np.mean(arrived.rates) < 1e12  # a busy machine may leave windows empty
 
 
-def test_rates_are_those_of_equal_windows_behind_the_warm_up() -> None:
+def test_rates_are_those_of_equal_windows_behind_the_warm_up_and_too_little_is_no_rate() -> None:
     """Two streams of 1000 and 500 bytes per second, of which the second begins later and the first stops half-way."""
     one = tcp_streams._Arrivals([0.0, 5.0, 10.0], [0, 5000, 5000])
     two = tcp_streams._Arrivals([2.0, 12.0], [0, 5000])
     rates = tcp_streams._rates([one, two])
     assert len(rates) == 24
     assert rates[0] == pytest.approx(1500) and rates[-1] == pytest.approx(500)
-
-
-@pytest.mark.parametrize("times", [[], [1.0], [1.0, 1.0]])
-def test_too_little_is_no_rate(times: list[float]) -> None:
-    assert len(tcp_streams._rates([tcp_streams._Arrivals(times, [0] * len(times))])) == 0
+    for times in ([], [1.0], [1.0, 1.0]):
+        assert len(tcp_streams._rates([tcp_streams._Arrivals(times, [0] * len(times))])) == 0
 
 
 def test_a_stream_that_stalls_carries_nothing(listener: socket.socket) -> None:
-    with poured(listener, PATTERN[:100]):
+    with poured(listener, SENT[:100]):
         arrived = receive(listener, KEY, 1, 0.1, 5)
     assert arrived.wrong is None and np.median(arrived.rates) == 0
 
 
 def test_a_byte_that_is_changed_or_lost_is_named(listener: socket.socket) -> None:
-    sent = bytearray(PATTERN[:70_000])
+    sent = bytearray(SENT)
     sent[66_000] ^= 1
     with poured(listener, sent):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 66000 of a TCP stream is not the one that was sent"
-    with poured(listener, PATTERN[:1000], PATTERN[1001:5000]):
+    with poured(listener, SENT[:1000], SENT[1001:5000]):
         assert receive(listener, KEY, 1, 0.1, 5).wrong == "byte 1000 of a TCP stream is not the one that was sent"
 
 
@@ -84,51 +82,31 @@ def test_senders_that_are_absent_leave_early_or_lack_the_key_are_reported(listen
     sender.join(5)
     with pytest.raises(TimeoutError):
         receive(listener, KEY, 1, 0.1, 0.05)
-
-
-def test_the_sender_leaves_early(listener: socket.socket) -> None:
-    with poured(listener, PATTERN[:100]):
+    with poured(listener, SENT[:100]):
         pass
     with pytest.raises(ConnectionError, match="closed the stream"):
         receive(listener, KEY, 1, 5, 5)
-
-
-def test_without_a_listener() -> None:
     with listen_at("127.0.0.1") as gone:
         place = gone.getsockname()
     with pytest.raises(ConnectionRefusedError):
         send(place, KEY, 1, (0.1, 1))
 
 
-def test_a_stream_leaves_from_the_given_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        came: list[str] = []
-
-        def take() -> None:
-            connection, (address, _) = listener.accept()
-            came.append(address)
-            connection.close()
-
-        taking = threading.Thread(target=take)
-        taking.start()
-        send(listener.getsockname(), b"k" * tcp_streams.KEY_BYTES, 1, (0.05, 1.0), source=("127.0.0.2", 0))
-        taking.join()
-    assert came == ["127.0.0.2"]
+def test_a_stream_leaves_from_the_given_address_and_port(listener: socket.socket) -> None:
+    source = ("127.0.0.2", free_port("127.0.0.2"))
+    sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.05, 1.0), source=source))
+    connection, actual = listener.accept()
+    connection.close()
+    sender.join(5)
+    assert actual == source
 
 
 def test_a_stream_leaves_from_the_given_port_again_and_again() -> None:
     """A second stream with the same addresses and ports follows the first one at once."""
-    port = free_port("127.0.0.2")
+    source = ("127.0.0.2", free_port("127.0.0.2"))
+    target = ("127.0.0.1", tcp_streams.LISTENING_PORT)
     for _ in range(2):
-        with listen_at("127.0.0.1", port=tcp_streams.LISTENING_PORT) as listener:
-            taken: list[tuple[StreamReport, object]] = []
-
-            def take(listener: socket.socket = listener, taken: list[tuple[StreamReport, object]] = taken) -> None:
-                taken.append((receive(listener, KEY, 1, 0.1, 2.0), listener.getsockname()))
-
-            taking = threading.Thread(target=take)
-            taking.start()
-            send(listener.getsockname(), KEY, 1, (0.1, 2.0), source=("127.0.0.2", port))
-            taking.join()
-        ((report, place),) = taken
-        assert report.why is None and report.rates.size and place == ("127.0.0.1", tcp_streams.LISTENING_PORT)
+        with listen_at(target[0], port=target[1]) as listener:
+            sender = beside(lambda: send(target, KEY, 1, (0.1, 2.0), source=source))
+            assert receive(listener, KEY, 1, 0.1, 2.0).rates.size
+            sender.join(5)

@@ -11,8 +11,7 @@ from collbench.addresses import is_loopback
 from collbench.measuring.engine import Engine
 from collbench.measuring.request import Budget
 from collbench.plugins.channels import tcp_streams
-from collbench.plugins.channels.tcp_streams import TcpStream
-from collbench.plugins.hunt import places
+from collbench.plugins.channels.tcp_streams import StreamReport, TcpStream
 from collbench.plugins.hunt.places import PairsRequest, Places, rails_of
 from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.round_runner import RoundRunner
@@ -43,7 +42,11 @@ def test_only_interfaces_that_all_nodes_have_with_addresses_of_their_own_and_non
 
 
 def test_this_host_reports_neither_loopback_nor_what_is_down():
-    found = places._addresses()
+    found = {}
+    world = world_of(*({} for _ in NODES.names))
+    gather = world.allgather
+    world.allgather = lambda mine, what: found.update(mine) or gather(mine, what)
+    assert rails_of(world, NODES) == {}
     assert "lo" not in found and not any(is_loopback(address) for known in found.values() for address in known.values())
 
 
@@ -61,7 +64,8 @@ def played(monkeypatch, *said):
     answers = iter([[{}, offer, {}], reports[0], [back, {}, {}], reports[1]])  # first from rank 0 to rank 1, then back
     world = world_of()
     world.allgather = lambda mine, what: next(answers)
-    monkeypatch.setattr(tcp_streams, "_run_ends", lambda *those: {})
+    monkeypatch.setattr(tcp_streams, "send", lambda *those, source: None)
+    monkeypatch.setattr(tcp_streams, "receive", lambda *those: StreamReport())
     monkeypatch.setattr(tcp_streams, "patience", lambda world: 0.0)
     monkeypatch.setattr(tcp_streams, "listen_at", lambda address, port=0: socket.socket())
     world.extend_timeout, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)

@@ -1,5 +1,6 @@
 """What pairs and hunts share: the times of a round and what disturbed it, the round of a hunt, --slowed, and the exit code of pairs."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_the_share_of_the_time_without_a_cpu_and_a_state_probe_that_changes_dist
     """In a round of 1000 ns, with the kernel's counter and the state probe before and after it."""
     clock, probed = iter([0, 1000]), [1e-7, probed_after]
     monkeypatch.setattr(disturbances.time, "monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
+    monkeypatch.setattr(Path, "read_text", lambda path: f"0 {waited.pop(0)} 0")
     world, probe = SimpleNamespace(gather=lambda mine, what: [mine]), SimpleNamespace(measure=lambda: probed.pop(0))
     with monitor_round(world, probe) as ranks:
         pass

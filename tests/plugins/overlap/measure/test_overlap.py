@@ -37,7 +37,7 @@ def test_the_states_keep_the_memory_of_the_test_calls() -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_slices_are_one_computation_of_all_blocks(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_are_one_computation_of_all_blocks_and_at_least_of_one(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
         monkeypatch.setattr("collbench.plugins.overlap.computation.library", lambda: None)
     computation = Computation(10)
@@ -53,10 +53,6 @@ def test_slices_are_one_computation_of_all_blocks(native: bool, monkeypatch: pyt
     assert np.isclose(computation._memory, 1).all()
     with pytest.raises(ValueError, match="2 are known"):
         computation.seconds(3)
-
-
-def test_an_amount_is_at_least_one_block() -> None:
-    computation = Computation()
     computation.amount = 0
     assert computation.amount == 1 and all(isinstance(call, NativeCall | PythonCall) for call in computation.calls())
 

@@ -42,16 +42,22 @@ def test_exchanges_that_are_alike_are_one_part_and_are_run_in_their_order():
     assert found.order == (0, 0, 1, 0, 0, 0) and found.ranks == (0, 1, 2, 3)
 
 
-def test_each_part_has_buffers_and_data_of_its_own_and_memory_is_counted_for_them():
+def test_each_part_has_data_of_its_own():
     found = plan(bucket(4096), bucket(1024), bucket(2048))
     seeds = [part.case.seed for part in found.parts]
     assert len(set(seeds)) == 3 and min(abs(a - b) for a in seeds for b in seeds if a != b) > 100_000
-    found = plan(bucket(1 << 20, 3))
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_memory_is_counted_for_the_buffers_that_a_part_uses(on_gpu, monkeypatch):
+    found = plan(bucket(MIB, 3))
     (part,) = found.parts
-    assert slots_for(part.case) == 64
-    whole = bytes_needed(part.operation, part.case, 4)
-    assert list(step_task._on_device(found)) == [whole * 3 // 64]
-    assert sum(step_task._on_host(found, 4)) == 4 * whole * 3 // 64
+    need = bytes_needed(part.operation, part.case, 4) * 3 // slots_for(part.case) * (1 if on_gpu else 4)
+    world = SimpleNamespace(me=SimpleNamespace(host="h"))
+    for free in (need, need - 1):
+        backend = SimpleNamespace(free_bytes=lambda case, free=free: free if on_gpu else None, virtual=True, ranks=4)
+        monkeypatch.setattr(step_task, "free_bytes", lambda free=free: free)
+        assert (step_task.too_large("a step", found, backend, world) is None) == (free == need)
 
 
 @pytest.mark.parametrize(("times", "slots"), [(1, 1), (3, 3), (1000, 64)])
@@ -78,25 +84,30 @@ def test_an_exchange_at_its_limit(kind):
     assert step_task.least_s(part(MIB), None) is None
 
 
+def figures_of(parts, limits, seconds):
+    ready = SimpleNamespace(timed=[0, 1, 2, 3])
+    prepared_parts = [SimpleNamespace(part=each, ready=ready) for each in parts]
+    step = SimpleNamespace(plan=plan_of_parts(*parts), parts=prepared_parts, ready=ready)
+    samples = seconds * (1 + 1e-4 * np.tile(np.arange(20), (4, 1)))
+    seen = SimpleNamespace(measured=Measurement(samples, 0.03), flags=(), other_path=None, evidence={})
+    moved_bytes = 1.5 * MIB * sum(each.times for each in parts)
+    row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, moved_bytes)
+    return step_task.with_figures(row, step, seen, [None] * len(parts), step_task.Around(limits, RowContext([])))
+
+
 def test_the_limit_of_a_step_is_named_by_the_part_that_takes_longest():
-    short, long_ = part(MIB), part(MIB, 10)
     limits = [step_task.PartLimit(Ceiling("network", 1e9, "NIC a"), None), step_task.PartLimit(Ceiling("network", 2e9, "NIC b"), None)]
-    ceiling, seconds, bound_s = step_task._ceiling(plan_of_parts(short, long_), limits, 11 * 1.5 * MIB)
     once = 1.5 * MIB / 1e9
-    assert (ceiling.limited_by, bound_s) == ("NIC b", None)
-    assert seconds == pytest.approx(once + 10 * once / 2) and ceiling.bytes_per_s == pytest.approx(11 * 1.5 * MIB / seconds)
+    found = figures_of([part(MIB), part(MIB, 10)], limits, once)  # faster than expected, and no hard limit is known
+    assert (found.ceiling.limited_by, found.flags) == ("NIC b", ())
+    assert found.ceiling_time_s == pytest.approx(once + 10 * once / 2) and found.percent_of_ceiling == pytest.approx(600, rel=0.01)
+    assert found.ceiling.bytes_per_s == pytest.approx(11 * 1.5 * MIB / found.ceiling_time_s)
 
 
 @pytest.mark.parametrize(("factor", "passed"), [(0.9, False), (1.01, False), (1.05, True)])
 def test_a_step_faster_than_the_hard_limit_is_flagged_and_has_no_percentage(factor, passed):
-    one = part(MIB)
-    seconds = 1.5 * MIB / 1e9 / factor * (1 + 1e-4 * np.tile(np.arange(20), (4, 1)))
-    ready = SimpleNamespace(timed=[0, 1, 2, 3])
-    step = SimpleNamespace(plan=plan_of_parts(one), parts=[SimpleNamespace(part=one, ready=ready)], ready=ready)
-    seen = SimpleNamespace(measured=Measurement(seconds, 0.03), flags=(), other_path=None, evidence={})
     limit = step_task.PartLimit(Ceiling("network", 0.9e9, "NIC"), Ceiling("network", 1e9, "NIC", "bound"))
-    row = StepRow("data-parallel", "x", "mpi", "cpu", 4, 1, "float32", MIB // 4, MIB, MIB, 1.5 * MIB)
-    found = step_task.with_figures(row, step, seen, [None], step_task.Around([limit], RowContext([])))
+    found = figures_of([part(MIB)], [limit], 1.5 * MIB / 1e9 / factor)
     assert ("above_bound" in found.flags, found.percent_of_ceiling is None) == (passed, passed)
     assert found.busbw_bytes_per_s == pytest.approx(factor * 1e9, rel=0.01)
 

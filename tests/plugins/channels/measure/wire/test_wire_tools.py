@@ -41,12 +41,15 @@ def test_what_they_really_printed(name: str, file: str, ask: ToolRequest, second
     assert found.sent_bytes >= ask.size_bytes
 
 
-def test_what_iperf3_and_perftest_report_besides() -> None:
+def test_what_iperf3_and_perftest_report_besides_and_output_with_too_much_is_refused() -> None:
     found = WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, MIB), printed("iperf3.json"))
     assert (found.facts, found.n, found.sent_bytes) == ({"retransmits": 13}, 0, 2903244800)
     assert WIRE_TOOLS["ib_write_bw"].parse(ToolRequest(BANDWIDTH, 4096), printed("ib_write_bw.txt")).facts == {"device": "rxe0"}
     with pytest.raises(RunFailed, match=r"^iperf3 .*JSON: \[+$"):
         WIRE_TOOLS["iperf3"].parse(ToolRequest(BANDWIDTH, 8), "[" * 100_000)
+    second_line = "8       2k      =2k      31k         0.05s      0.69      99.00       0.09"
+    with pytest.raises(RunFailed, match="fi_pingpong"):
+        WIRE_TOOLS["fi_pingpong"].parse(ToolRequest(LATENCY, 8), printed("fi_pingpong.txt") + second_line)
 
 
 @pytest.mark.parametrize(("name", "file", "why"), [
@@ -118,12 +121,6 @@ def test_real_output_cut_or_bent_is_a_figure_or_a_sentence(real, data: st.DataOb
         assert 1e-9 <= WIRE_TOOLS[name].parse(ask, bent).time_s <= 1e5
     except RunFailed as error:
         assert str(error).startswith(name)
-
-
-def test_two_lines_of_figures_are_one_too_many() -> None:
-    second = "8       2k      =2k      31k         0.05s      0.69      99.00       0.09"
-    with pytest.raises(RunFailed, match="fi_pingpong"):
-        WIRE_TOOLS["fi_pingpong"].parse(ToolRequest(LATENCY, 8), printed("fi_pingpong.txt") + second)
 
 
 COMMANDS = {
