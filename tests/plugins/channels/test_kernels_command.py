@@ -1,22 +1,25 @@
 """`collbench kernels` on the fake GPU (a test double: its rates mean nothing), from the command line to the last check."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Finished, environment, one_sentence, run
 from tests.fake_gpu import environment as fake
+from tests.plugins.channels.test_kernels import FEW_ROUNDS
 
 pytestmark = pytest.mark.system
 
 OF_ONE = ["fill", "verify", "read_memory", "write_memory", "copy", "triad", "reduce_copy", "flush", "pointer_chase", "delay", "pingpong"]
 OF_TWO = ["peer_read", "peer_write", "peer_both", "reduce_copy", "copy_engine", "pingpong", "pointer_chase"]
 UNCHECKED = {"flush", "delay"}
+COMMAND = f"{FEW_ROUNDS}import sys\nfrom collbench.cli import main\nsys.exit(main.guarded(sys.argv[1:]))"
 
 
 def kernels(folder: Path, *argv: str, gpus: int = 2, **told: object) -> Finished:
-    return run(folder, "kernels", *argv, env=fake(gpus, inherit=environment(), **told))
+    return run(folder, "kernels", *argv, program=(sys.executable, "-c", COMMAND), env=fake(gpus, inherit=environment(), **told))
 
 
 def test_every_kernel_of_every_gpu_and_between_them_is_measured_and_right(tmp_path: Path) -> None:
