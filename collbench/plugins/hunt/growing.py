@@ -23,7 +23,7 @@ import numpy as np
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
-from collbench.plugins.hunt.sweep import log_ratios
+from collbench.plugins.hunt.sweep import Ratios, log_ratios
 from collbench.reason import Fact
 
 LEAST_SIZE = 4  # smaller groups would be pairs
@@ -149,7 +149,7 @@ class _Growing(msgspec.Struct):
                 pieces += [part[low:high] for low, high in pairwise(edges) if high > low]
             groups = _filled(pieces, size, healthy)
             answer = yield from self._request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
-            by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
+            by_piece = dict(zip(pieces, zip(_behind(answer, len(pieces)), answer.figures, strict=True), strict=False))
             slow = [piece for piece in pieces if by_piece[piece][0] < SLOW]
             self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
             for part in parts:
@@ -191,7 +191,8 @@ class _Growing(msgspec.Struct):
             suspects = [(place,) for place in partners]
             groups = _filled(suspects, size, healthy)
             answer = yield from self._request(groups, f"groups of {size}: {len(suspects)} suspects with new partners, round {number + 1}")
-            for (place,), group, ratio, figure in zip(suspects, groups, log_ratios(answer), answer.figures, strict=False):
+            ratios = _behind(answer, len(suspects))
+            for (place,), group, ratio, figure in zip(suspects, groups, ratios, answer.figures, strict=False):
                 partners[place] |= set(group) - {place}
                 if not ratio < SLOW:
                     self.log.notes.append(facts.ClearedAtScale(size, "" if figure.speed else _why(figure)))
@@ -231,6 +232,18 @@ def _filled(pieces: Sequence[Part], size: int, healthy: Sequence[int]) -> list[P
         groups.append(tuple(sorted([*piece, *free[:missing]])))
         free = free[missing:]
     return [*groups, *_cut(free, size)]
+
+
+def _behind(answer: RoundResult, tested: int) -> Ratios:
+    """Return `log_ratios`, but the fast speed is at least that of the groups of healthy places, which follow the first `tested` groups.
+
+    Otherwise the upper quarter of all groups is itself slow where the tested ones are more than three quarters of them.
+    """
+    ratios = log_ratios(answer)
+    healthy = ratios[tested:]
+    if np.isnan(healthy).all():
+        return ratios
+    return ratios - max(0.0, float(np.nanmedian(healthy)))
 
 
 def _why(figure: GroupFigure) -> str:

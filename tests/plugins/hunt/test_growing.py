@@ -148,7 +148,19 @@ def test_as_many_slow_places_are_measured_again_as_get_new_partners_and_the_othe
     played = looked(made, 2)
     again = played.asks[3]
     assert sorted(len(set(group) & set(slow)) for group in again.groups) == [0, 1, 1, 1, 1, 1]
-    assert played.result[1][0] == facts.NotConfirmedAtScale(2, 4)
+    assert played.result[1] == [facts.NotConfirmedAtScale(2, 4), facts.PartsNotDivided(1, 11, "rounds")]
+    assert len(named(played)) == 6 and set(named(played)) <= set(slow)  # five of this size, and one of a larger one
+
+
+def test_all_are_named_if_nearly_all_groups_of_a_round_have_a_slow_place():
+    """Nine of forty: in the rounds that confirm them, nine of ten or more groups are slow."""
+    for seed in range(10):
+        slow = sorted(Random(seed).sample(range(40), 9))
+        made = MadeUp(40, seed)
+        for place in slow:
+            made.scale(place, 4)
+        played = looked(made, seed)
+        assert (named(played), played.result[1]) == (slow, []), seed
 
 
 class FastOnce(MadeUp):
