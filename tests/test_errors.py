@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import socket
 from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
@@ -70,3 +71,4 @@ def test_a_command_without_memory_is_one_sentence_and_no_bug(monkeypatch: pytest
     assert main.guarded(["report", "runs/1"]) == FAILED
     sentence = capsys.readouterr().err
     assert sentence.startswith("collbench: ") and "memory" in sentence and sentence.count("\n") == 1 and "bug" not in sentence
+    assert f"({socket.gethostname()}, pid {os.getpid()})" in sentence

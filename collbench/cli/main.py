@@ -127,7 +127,7 @@ _PLACES = {
 }  # fmt: skip
 _CORE = ("run", *_PLACES)  # and the operations
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_NO_MEMORY = "this process ran out of memory: use smaller sizes or files, or raise its limit (ulimit -v, or that of its job or container)"
+_NO_MEMORY = "this process (%s, pid %d) ran out of memory: use smaller sizes or files, or raise its limit (ulimit -v, or that of its job or container)"
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
 
@@ -298,7 +298,7 @@ def _code_of(error: BaseException) -> int:
 
         error = out_of_files(error) or error
     if is_out_of_memory(error):
-        error = RunFailed(_NO_MEMORY)
+        error = RunFailed(_NO_MEMORY % (os.uname().nodename, os.getpid()))
     if not isinstance(error, CollbenchError | Interrupted):
         start.report_exception(error)
         return FAILED

@@ -15,7 +15,7 @@ from collbench.results.reader import Run, read_run
 from tests.cli.command import PROGRAM, running, start, until
 
 TIMEOUT_S = 4
-_LATE = ("hang: opening ", "hang: looking for ", "did not join within ", "cannot connect to rank 0 ")
+_LATE = ("hang: opening ", ": making its groups: ", "hang: looking for ", "did not join within ", "cannot connect to rank 0 ")
 
 
 class Launch:
