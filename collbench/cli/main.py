@@ -127,7 +127,10 @@ _PLACES = {
 }  # fmt: skip
 _CORE = ("run", *_PLACES)  # and the operations
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-_NO_MEMORY = "this process (%s, pid %d) ran out of memory: use smaller sizes or files, or raise its limit (ulimit -v, or that of its job or container)"
+_NO_MEMORY = (
+    "this process (%s, pid %d) ran out of memory: "
+    "use smaller sizes or files, or raise its limit (ulimit -v, or that of its job or container)"
+)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
 
