@@ -196,7 +196,7 @@ WORDS = {
     "variable, port": partial(found, captured.KUBERNETES, MASTER_PORT="70000"),
     "local, without a rank": partial(found, LOCAL, without="COLLBENCH_RANK"),
     "worker, not valid": partial(found, {"COLLBENCH_WORKER": "{}"}),
-    "ranks beside a launcher": partial(found, captured.HYDRA, request=LocalRequest(ranks=2)),
+    "ranks under a launcher": partial(found, captured.HYDRA, request=LocalRequest(ranks=2)),
     "torchrun, two rank 0": partial(found, {**captured.PRTE, **captured.KUBERNETES}, RANK="0", WORLD_SIZE="1"),
     "torchrun, restarted": lambda: refusal_torchrun("2"),
     "MPI, no library for the meeting": partial(

@@ -18,8 +18,8 @@ UNCHECKED = {"flush", "delay"}
 COMMAND = f"{FEW_ROUNDS}import sys\nfrom collbench.cli import main\nsys.exit(main.guarded(sys.argv[1:]))"
 
 
-def kernels(folder: Path, *argv: str, gpus: int = 2, **told: object) -> Finished:
-    return run(folder, "kernels", *argv, program=(sys.executable, "-c", COMMAND), env=fake(gpus, inherit=environment(), **told))
+def kernels(folder: Path, *argv: str, gpus: int = 2, **machine: object) -> Finished:
+    return run(folder, "kernels", *argv, program=(sys.executable, "-c", COMMAND), env=fake(gpus, inherit=environment(), **machine))
 
 
 def test_every_kernel_of_every_gpu_and_between_them_is_measured_and_right(tmp_path: Path) -> None:

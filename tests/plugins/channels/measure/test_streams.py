@@ -23,7 +23,7 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def beside(task: Callable[[], object]) -> threading.Thread:
+def in_a_thread(task: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=task, daemon=True)
     thread.start()
     return thread
@@ -40,7 +40,7 @@ def poured(listener: socket.socket, *pieces: bytes) -> Iterator[None]:
 @pytest.mark.system
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_rate_of_all_streams_together(count: int, listener: socket.socket) -> None:
-    sender = beside(lambda: send(listener.getsockname(), KEY, count, (1.0, 5)))
+    sender = in_a_thread(lambda: send(listener.getsockname(), KEY, count, (1.0, 5)))
     arrived = receive(listener, KEY, count, 1.0, 5)
     sender.join(5)
     assert not sender.is_alive() and arrived.wrong is None
@@ -77,7 +77,7 @@ def test_a_byte_that_is_changed_or_lost_is_named(listener: socket.socket) -> Non
 def test_senders_that_are_absent_leave_early_or_lack_the_key_are_reported(listener: socket.socket) -> None:
     with socket.create_connection(listener.getsockname()) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.1, 5)))
+        sender = in_a_thread(lambda: send(listener.getsockname(), KEY, 1, (0.1, 5)))
         assert receive(listener, KEY, 1, 0.1, 5).wrong is None
     sender.join(5)
     with pytest.raises(TimeoutError):
@@ -94,7 +94,7 @@ def test_senders_that_are_absent_leave_early_or_lack_the_key_are_reported(listen
 
 def test_a_stream_leaves_from_the_given_address_and_port(listener: socket.socket) -> None:
     source = ("127.0.0.2", free_port("127.0.0.2"))
-    sender = beside(lambda: send(listener.getsockname(), KEY, 1, (0.05, 1.0), source=source))
+    sender = in_a_thread(lambda: send(listener.getsockname(), KEY, 1, (0.05, 1.0), source=source))
     connection, actual = listener.accept()
     connection.close()
     sender.join(5)
@@ -107,6 +107,6 @@ def test_a_stream_leaves_from_the_given_port_again_and_again() -> None:
     target = ("127.0.0.1", tcp_streams.LISTENING_PORT)
     for _ in range(2):
         with listen_at(target[0], port=target[1]) as listener:
-            sender = beside(lambda: send(target, KEY, 1, (0.1, 2.0), source=source))
+            sender = in_a_thread(lambda: send(target, KEY, 1, (0.1, 2.0), source=source))
             assert receive(listener, KEY, 1, 0.1, 2.0).rates.size
             sender.join(5)
