@@ -61,6 +61,8 @@ def test_the_trials_of_the_gate_are_those_of_the_stored_table() -> None:
     source = (REPORTS / "gate-trials/README.md").read_text(encoding="utf-8").replace("a cell ", "a case ")
     rows = [row for row in _rows("trust/gate-trials.md", "The gate, with the real commands") if row[1].isdigit()]
     assert len(rows) == 6 and all("| " + " | ".join(row) + " |" in source for row in rows)
+    as_expected = {row[0]: int(row[3]) / int(row[1]) for row in rows}
+    assert as_expected.pop("none") == 1 and min(as_expected.values()) >= 0.8
 
 
 def test_the_trials_of_hunt_and_pairs_are_counted_right() -> None:

@@ -254,6 +254,7 @@ class Probe:
 
 _FEWEST_LOST = 3
 _MOST_LOST = 0.7  # share of the packets: a path that loses more is blocked, not lossy
+_CLEARLY_MORE = 2.0  # times as many packets are lost in the faulty direction: in the other one only acknowledgements are lost
 _RECENT_MS = 2500  # longer than the interval of a second between two reports
 
 
@@ -279,7 +280,7 @@ class PathFault(Fact, frozen=True):
     sent: int = 0  # segments since the last progress
     retransmits: int = 0  # consecutive timeouts of one segment
     stalled: int = 0  # connections with such a segment
-    direction_known: bool = True  # False if the acknowledgements, sent the other way, may be lost instead
+    direction_known: bool = True  # False if the packets may be lost in the other direction instead, or in both
 
     def render(self) -> str:
         """Return the problem and what to check."""
@@ -289,15 +290,15 @@ class PathFault(Fact, frozen=True):
                 "run `ip link set lo up` there"
             )
         way = f"from {self.source} to {self.target}"
+        path = way if self.direction_known else f"between {self.source} and {self.target}"
         if self.problem is PathProblem.MTU:
             return f"packets above {self.limit_bytes} bytes do not pass {way}: check the MTU of both hosts and of the switches between them"
         if self.problem is PathProblem.LOSS:
             share = f" ({100 * self.retransmitted / self.sent:.0f} %)" if self.sent else ""
             counts = f"{self.retransmitted} of {self.sent} were retransmitted{share}"
-            return f"packets {way} are lost: {counts}; check cables, optics and switch queues"
+            return f"packets {path} are lost: {counts}; check cables, optics and switch queues"
         if self.problem is PathProblem.ONE_WAY:
             return f"packets {way} do not arrive, although packets from {self.target} to {self.source} do: check this path for drops"
-        path = way if self.direction_known else f"between {self.source} and {self.target}"
         return (
             f"the path {path} drops packets: a packet of up to {self.packet_bytes} bytes was retransmitted {self.retransmits} times "
             "and is not acknowledged; check its links and its MTU"
@@ -343,6 +344,11 @@ class PathEvidence(msgspec.Struct, frozen=True):
             problem = PathProblem.STALLED
         else:
             return None
+        is_direction_known = True
+        if problem is PathProblem.STALLED:
+            is_direction_known = blocked and (sends_back or answers)
+        elif problem is PathProblem.LOSS:  # of a direction that loses less, acknowledgements may be lost, and the news that they were
+            is_direction_known = self._lost_share(source, target) >= _CLEARLY_MORE * self._lost_share(target, source)
         return PathFault(
             problem=problem,
             source=source,
@@ -353,8 +359,13 @@ class PathEvidence(msgspec.Struct, frozen=True):
             sent=report.sent,
             retransmits=report.retransmits,
             stalled=report.stalled,
-            direction_known=(blocked and (sends_back or answers)) or problem is not PathProblem.STALLED,
+            direction_known=is_direction_known,
         )
+
+    def _lost_share(self, source: str, target: str) -> float:
+        """Return the share of the packets of a direction that were retransmitted; 0 without a report."""
+        report = self.directions.get((source, target))
+        return report.retransmitted / report.sent if report and report.sent else 0.0
 
 
 def directions(reports: Iterable[tuple[str, PathReport]], host_of: Mapping[str, str]) -> dict[tuple[str, str], PathReport]:

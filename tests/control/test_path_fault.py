@@ -52,6 +52,17 @@ def test_the_direction_of_a_stalled_path_is_known_only_if_nothing_passes(probe, 
     assert ("between n1 and n2" in found.render()) is not known
 
 
+@pytest.mark.parametrize(("back", "known"), [
+    (resent(0, 40), True), (resent(3, 40), True),  # acknowledgements of what did arrive were lost
+    (resent(4, 40), False), (resent(36, 40), False), (PathReport("10.0.0.1", 1, 9, 1500, 9, 10, 40), False),
+])  # fmt: skip
+def test_the_direction_of_loss_is_known_only_if_the_other_one_loses_at_most_half_as_much(back, known):
+    reports = {("n1", "n2"): resent(6, 40), ("n2", "n1"): back}
+    found = PathEvidence(reports).fault()
+    assert found and (found.problem, found.source, found.direction_known) == (PathProblem.LOSS, "n1", known)
+    assert ("packets between n1 and n2 are lost" in found.render()) is not known
+
+
 def test_a_host_without_a_loopback_interface_is_the_cause_before_a_rank_that_is_behind():
     path = PathEvidence({("n1", "n2"): LOSSY}, loopback_down=["n1"]).fault()
     assert path == PathFault(PathProblem.LOOPBACK, "n1", "n1")

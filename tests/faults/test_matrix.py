@@ -1,4 +1,7 @@
-"""Every fault in every phase on every library, what judges the outcomes, and the page's table of them."""
+"""Faults that end soon, in every phase on every library; what judges the outcomes, and the page's table of them.
+
+The whole matrix and the random faults take two hours: `python -m tools.benchmarks.trials.faults`. The tests check their committed results.
+"""
 
 import json
 import os
@@ -79,29 +82,6 @@ class TestRealRanks:
         outcome = place.play(case)
         assert outcome.right, outcome
         assert flag in outcome.flags or set(outcome.codes) != {0}, outcome
-
-    @pytest.mark.long
-    @pytest.mark.timeout(7200)
-    def test_the_whole_matrix(self):
-        """Its table and trials are left in build/fault-matrix."""
-        outcomes = self.whole("fault-matrix", faults.chosen([]), faults.readme)
-        assert not [outcome for outcome in outcomes if not outcome.right], faults.table(outcomes)
-
-    @pytest.mark.long
-    @pytest.mark.timeout(7200)
-    def test_random_faults(self):
-        """200 of them, left in build/fault-random."""
-        outcomes = self.whole("fault-random", [faults.drawn(seed) for seed in range(faults.COUNT)], faults.readme_of_random)
-        assert not [outcome for outcome in outcomes if not outcome.right], faults.table_of_random(outcomes)
-
-    def whole(self, name, cases, readme):
-        folder = ROOT / "build" / name
-        (folder / "trials.jsonl").unlink(missing_ok=True)
-        try:
-            list(faults.series(folder, cases, readme))
-        except Missing as why:
-            cannot(why)
-        return trials_in(folder, Outcome)
 
 
 class TestCases:
