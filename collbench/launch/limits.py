@@ -75,8 +75,19 @@ def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
     found = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _NO_LIMIT)
     pairs = [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
-    rooms = [room for limit, used in pairs for room, _ in _rooms("memory", limit, used, proc, cgroups)]
+    groups = [group for limit, used in pairs for group in _rooms("memory", limit, used, proc, cgroups)]
+    rooms = [room + _cached_bytes(file.parent) for room, file in groups]
     return max(0, min([found, *rooms]))
+
+
+def _cached_bytes(group: Path) -> int:
+    """Return the bytes of files that a control group has cached: they count as used, but the kernel drops them for processes."""
+    try:
+        lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+        values = {name: int(value) for name, value in map(str.split, lines)}
+    except (OSError, ValueError):
+        return 0
+    return sum(values.get(f"total_{name}", values.get(name, 0)) for name in ("inactive_file", "active_file"))  # total_: version 1
 
 
 def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[int, str]]:

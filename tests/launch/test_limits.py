@@ -81,6 +81,19 @@ def test_version_1_of_control_groups_counts_too(tmp_path):
     assert free_bytes(proc, cgroups) == 2 << 20
 
 
+@pytest.mark.parametrize(("groups", "names", "cached"), [
+    ("0::/job\n", ("job__memory.max", "job__memory.current", "job__memory.stat"), "anon 0\ninactive_file 786432\nactive_file 262144\n"),
+    (
+        "4:memory:/job\n", [f"memory__job__memory.{name}" for name in ("limit_in_bytes", "usage_in_bytes", "stat")],
+        "inactive_file 0\nactive_file 0\ntotal_inactive_file 786432\ntotal_active_file 262144\n",
+    ),
+])  # fmt: skip
+def test_cached_files_of_a_control_group_are_free_memory(groups, names, cached, tmp_path):
+    texts = ("3145728", "3145728", cached)
+    files = {f"cgroup__{name}": text for name, text in zip(names, texts, strict=True)}
+    assert free_bytes(*system(tmp_path, groups, **files)) == 1 << 20
+
+
 @pytest.mark.system
 @pytest.mark.parametrize(("words", "option"), [
     (["--ranks", "100000", "--backend", "socket"], "--ranks 100000: "),
