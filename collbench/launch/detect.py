@@ -285,8 +285,8 @@ def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
     below = detect_mpirun(env) or slurm.detect(env)
     if below is None:
         return info
-    if below.launcher == "mpirun" and below.ranks > info.ranks:
-        # otherwise a container's own RANK=0 WORLD_SIZE=1 would make every rank of mpirun -n 4 a rank 0
-        raise UsageError(f"WORLD_SIZE={info.ranks}, but mpirun started {below.ranks} ranks: unset RANK and WORLD_SIZE")
+    if below.ranks > info.ranks:
+        # otherwise a container's own RANK=0 WORLD_SIZE=1 would make every rank of mpirun -n 4 or srun -n 4 a rank 0
+        raise UsageError(f"WORLD_SIZE={info.ranks}, but {below.launcher} started {below.ranks} ranks: unset RANK and WORLD_SIZE")
     same = (below.rank, below.ranks) == (info.rank, info.ranks)
     return replace(info, mpi=below.mpi, hosts=below.hosts) if same else info

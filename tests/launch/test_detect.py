@@ -146,6 +146,12 @@ class TestTorchrun:
         assert (info.launcher, info.mpi, info.hosts) == ("torchrun", "pmi", ("n1", "n2"))
         assert detect({**captured.SRUN_PMI2, **by_hand, "RANK": "1"}).mpi is None
 
+    @pytest.mark.parametrize(("env", "launcher"), [(captured.HYDRA, "mpirun"), (captured.SRUN_NONE, "srun")])
+    def test_a_container_with_variables_of_one_rank_does_not_make_every_rank_a_rank_0(self, env, launcher):
+        of_container = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+        with pytest.raises(UsageError, match=f"WORLD_SIZE=1, but {launcher} started 3 ranks: unset RANK and WORLD_SIZE"):
+            detect({**env, **of_container})
+
 
 class TestEndOfJob:
     """MPICH's mpiexec with -disable-auto-cleanup waits for a stopped rank, unless it gets an abort message."""
