@@ -294,7 +294,8 @@ class NodeProcesses:
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
-        if _killed_for_memory() > self._killed_for_memory:
+        may_be_killed_for_memory = not how.is_known or how.signal == signal.SIGKILL  # the kernel kills by SIGKILL, and others, too
+        if may_be_killed_for_memory and _killed_for_memory() > self._killed_for_memory:
             how = structs.replace(how, killed=how.killed or not how.is_known, out_of_memory=True)
         return rank, how
 

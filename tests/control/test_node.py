@@ -111,6 +111,20 @@ def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child):
     assert node.descriptors == [] and not node.has(3)
 
 
+@pytest.mark.parametrize(("how", "reported"), [
+    (ProcessEnd(exit_code=1), ProcessEnd(exit_code=1)), (ProcessEnd(killed=True, signal=11), ProcessEnd(killed=True, signal=11)),
+    (ProcessEnd(killed=True, signal=9), ProcessEnd(killed=True, signal=9, out_of_memory=True)),
+    (ProcessEnd(), ProcessEnd(killed=True, out_of_memory=True)),
+])  # fmt: skip
+def test_lack_of_memory_explains_only_ends_by_sigkill_and_unknown_ones(monkeypatch, child, how, reported):
+    node = NodeProcesses()
+    node.watch(Member(3, socket.gethostname(), 0, child.pid, (), began=began_of(child.pid)))
+    monkeypatch.setattr(diagnosis, "_killed_for_memory", lambda: node._killed_for_memory + 1)  # of another job
+    monkeypatch.setattr(diagnosis, "how_ended", lambda _: how)
+    (descriptor,) = node.descriptors
+    assert node.ended(descriptor) == (3, reported)
+
+
 # Stops the process of its last argument, as gdb does, until it is killed.
 TRACER = """\
 #!{python}
