@@ -47,8 +47,6 @@ def too_large(work: list[PlannedCase], host: str, ranks: int) -> str | None:
 
 def _misfits(work: list[PlannedCase], host: str, ranks: int) -> list[tuple[int, Case, str]]:
     """Return the cases that do not fit this host with so many ranks: (missing bytes, case, error text without the remedy)."""
-    virtual_ranks = max([opened.backend.ranks for _, _, opened in work if opened.backend and opened.backend.virtual], default=0)
-    ranks_here = virtual_ranks or ranks
     free_on_host = free_bytes()
     misfits: list[tuple[int, Case, str]] = []
     for operation, case_requested, opened in work:
@@ -57,6 +55,7 @@ def _misfits(work: list[PlannedCase], host: str, ranks: int) -> list[tuple[int, 
             continue
         case = placed(case_requested, operation, backend)
         n = group_size(operation, case, backend.ranks)
+        ranks_here = backend.ranks if backend.virtual else ranks
         free = backend.free_bytes(case)
         if free is None:
             free = free_on_host

@@ -11,12 +11,14 @@ from collbench.backends.simulated import SimulatedBackend
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
 from collbench.measuring import memory as checks
+from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import request_difference
 from collbench.measuring.tasks.cases import shuffled, task_of
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
+from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.sweep import BackendDefaults, Sweep
@@ -164,6 +166,15 @@ def test_what_cannot_be_measured_is_reported_before_the_first_case(start, tmp_pa
     with pytest.raises(UsageError, match=sentence):
         start(*operations, **asked)
     assert not (tmp_path / "run").exists()
+
+
+def test_virtual_ranks_need_no_memory_for_the_cases_of_other_backends(monkeypatch):
+    monkeypatch.setattr(checks, "free_bytes", lambda: 6 << 20)
+    virtual, real = (SimpleNamespace(name="x", ranks=8, virtual=each, free_bytes=lambda case: None) for each in (True, False))
+    small, large = (Case("allreduce", "x", DTYPES["float32"], size, redop="sum", in_place=True) for size in (8, 1 << 20))
+    work = [(ALLREDUCE, small, OpenBackend("x", virtual)), (ALLREDUCE, large, OpenBackend("x", real))]
+    assert checks.too_large(work, "host", 4) is None  # 4 of the 8 ranks are on this host
+    assert "for its 8 ranks" in checks.too_large([(ALLREDUCE, large, OpenBackend("x", virtual))], "host", 4)
 
 
 def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypatch):
