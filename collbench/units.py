@@ -152,7 +152,7 @@ def format_rate(bytes_per_s: float) -> str:
     rate = bytes_per_s / 1e9
     if rate >= 100:
         return f"{rate:.0f}"
-    text = f"{rate:#.3g}"
+    text = f"{rate:#.3g}".removesuffix(".")
     if "e" not in text:
         return text
     return f"{rate:.5f}" if rate >= 0.000005 else "<0.00001"
