@@ -120,7 +120,7 @@ def format_bytes(amount: float) -> str:
     """Return an amount of memory, rounded to three digits: "20.9 GiB"."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         if amount >= 1024**power:
-            return f"{amount / 1024**power:.{3 if amount < 1000 * 1024**power else 4}g} {unit}"
+            return f"{amount / 1024**power:.{3 if amount < 999.5 * 1024**power else 4}g} {unit}"
     return f"{amount:.0f} B"
 
 
