@@ -3,6 +3,7 @@
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from collbench.plugins.store.export import export
 from collbench.plugins.store.folders import read_folder, result_of
 from collbench.plugins.store.query import RESULTS, SUBJECTS, Condition, Query, check_column, parse_condition, records, size_condition
 from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
+from collbench.plugins.store.text import write_query
 from collbench.plugins.store.writing import Writer, sync
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
@@ -166,6 +168,16 @@ def test_invalid_conditions_are_refused(text: str) -> None:
 def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         size_condition(text)
+
+
+def test_people_read_when_a_case_ended_as_a_date(name: str, tmp_path: Path) -> None:
+    rows = [make_row(evidence={"at_s": [0.5, 2.0]})]
+    added(name, run(tmp_path / "one", rows, started_utc="2026-11-01T02:00:00.000Z"))
+    out = StringIO()
+    database = open_store(name)
+    write_query(database, Query(columns=("ended_s",)), "markdown", out)
+    database.close()
+    assert out.getvalue().splitlines()[::2] == ["| ended (UTC) |", "| 2026-11-01 02:00:02 |", "- 1 record"]
 
 
 def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_path: Path) -> None:
