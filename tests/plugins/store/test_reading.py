@@ -189,6 +189,15 @@ def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_pat
         assert found(name, columns=("run", "size_bytes"), limit=limit) == whole[:limit]
 
 
+def test_a_limit_counts_the_records_of_nodes_without_newer_runs_that_have_no_host(name: str, tmp_path: Path) -> None:
+    imported = run(tmp_path / "imported", [make_row(8)], started_utc="2026-11-30T02:00:00.000Z")
+    added(name, imported, night(tmp_path, 1, hosts=("a", "b")))
+    whole = found(name, columns=("node", "run"))
+    assert [run for _, run in whole] == 6 * ["night-1"]
+    for limit in range(1, 7):
+        assert len(found(name, columns=("node", "run"), limit=limit)) == limit
+
+
 def test_more_cases_than_a_list_has_are_found_by_a_join(name: str, tmp_path: Path) -> None:
     added(name, run(tmp_path / "many", [make_row(8 * number) for number in range(1, 500)]))
     assert len(found(name, operations=("allreduce",))) == 499
