@@ -87,7 +87,8 @@ def test_runs_are_selected_by_name_allocation_label_host_and_time(name: str, tmp
     assert selected(names=("job-5",)) == selected(since_s=1793584800.0) == ["night-2"]
     assert selected(until_s=1793584800.0) == ["night-1"]
     assert newest_launches(database) == select_runs(database, RunSelection(("night-2",)))
-    for unknown in ({"names": ("night-9",)}, {"nodes": ("c",)}, {"names": ("night-1",), "nodes": ("c",)}):
+    one_is_unknown = {"names": ("night-1", "night-9")}
+    for unknown in ({"names": ("night-9",)}, one_is_unknown, {"nodes": ("c",)}, {"names": ("night-1",), "nodes": ("c",)}):
         with pytest.raises(UsageError):
             selected(**unknown)
 
