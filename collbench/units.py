@@ -120,7 +120,7 @@ def format_bytes(amount: float) -> str:
     """Return an amount of memory, rounded to three digits: "20.9 GiB"."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         if amount >= 1024**power:
-            return f"{amount / 1024**power:.{3 if amount < 1000 * 1024**power else 4}g} {unit}"
+            return f"{amount / 1024**power:.{3 if amount < 999.5 * 1024**power else 4}g} {unit}"
     return f"{amount:.0f} B"
 
 
@@ -152,7 +152,7 @@ def format_rate(bytes_per_s: float) -> str:
     rate = bytes_per_s / 1e9
     if rate >= 100:
         return f"{rate:.0f}"
-    text = f"{rate:#.3g}"
+    text = f"{rate:#.3g}".removesuffix(".")
     if "e" not in text:
         return text
     return f"{rate:.5f}" if rate >= 0.000005 else "<0.00001"

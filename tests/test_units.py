@@ -115,7 +115,8 @@ def test_a_size_is_shown_without_rounding(size: int, text: str) -> None:
         (KIB, "1 KiB"),
         (GIB, "1 GiB"),
         (20.94 * GIB, "20.9 GiB"),
-        (999.6 * MIB, "1e+03 MiB"),
+        (999.4 * MIB, "999 MiB"),
+        (999.6 * MIB, "999.6 MiB"),
         (1000 * MIB, "1000 MiB"),
         (1010 * MIB, "1010 MiB"),
         (1000.5 * MIB, "1000 MiB"),
@@ -203,6 +204,7 @@ def test_an_interval_has_the_unit_of_its_time() -> None:
     [
         (400, "400"),
         (100, "100"),
+        (99.97, "100"),
         (99.94, "99.9"),
         (42, "42.0"),
         (1, "1.00"),

@@ -120,4 +120,5 @@ def _percent(value: float, coarse: bool) -> str:
 
 def _multiple(value: float, coarse: bool) -> str:
     digits = 2 if coarse else 3
-    return f"{value:.{digits}g}×" if value >= 10 ** (digits - 1) else f"{value:#.{digits}g}×"
+    text = f"{value:#.{digits}g}".removesuffix(".")
+    return f"{float(text):.0f}×" if "e+" in text else f"{text}×"

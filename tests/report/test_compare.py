@@ -82,6 +82,13 @@ def test_the_scatter_of_earlier_runs_is_named(tmp_path: Path) -> None:
     assert "1 case: 1 slower (2.00×)" in out and "by how far 5 launches of the same case differ" in out
 
 
+@pytest.mark.parametrize(("slower", "text"), [(9.97, "10×"), (25, "25×"), (123, "120×"), (1234, "1200×")])
+def test_a_large_multiple_has_neither_an_exponent_nor_a_point_at_its_end(tmp_path: Path, slower: float, text: str) -> None:
+    a = store(tmp_path / "a", [row(8, 1e-6)])
+    b = store(tmp_path / "b", [row(8, slower * 1e-6)])
+    assert f"1 inconclusive (one launch each; {text})" in printed(a, b)[0]
+
+
 def test_json(both: tuple[Path, Path]) -> None:
     found = json.loads(printed(*both, "json")[0])
     assert (found["schema"], found["a"], found["b"]) == (2, {"name": "before", "launches": 5}, {"name": "after", "launches": 5})

@@ -68,6 +68,7 @@ _LAYOUT = Layout(
     facts=(
         re.compile(r"^# #processes = (?P<ranks>\d{1,9})"),
         re.compile(r"^# \( ?(?P<groups>\d{1,9}) groups of (?P<ranks>\d{1,9}) processes each"),
+        re.compile(r"^#\s{1,40}MODE: (?P<mode>(?:NON-)?AGGREGATE)\b"),  # of one-sided benchmarks
     ),
     shared=(
         _VERSION,
@@ -273,6 +274,8 @@ def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterato
     if depends_on_version:  # the size of Reduce_scatter became that of one part; without a version, it is taken for a new one
         number = _number_of(version)
         meaning = replace(meaning, parts=number is None or number >= _REDUCE_SCATTER_BY_PARTS)
+    if table.facts.get("mode") == "AGGREGATE":  # many transfers between two synchronizations, not one
+        meaning = replace(meaning, operation=f"{meaning.operation}_aggregate")
     kind = _kind(block, name, meaning, nodes)
     by_case: dict[int, list[Figures]] = {}
     for figures in table.figures():

@@ -200,7 +200,7 @@ def _row(kind: RowKind, test: Test, figures: Figures, printed_size: int, pairs: 
     count = printed_size // width
     if test.like == "reducescatter":
         count //= kind.ranks
-    if test.program.endswith("reduce_scatter_block"):
+    if test.program.removesuffix("_persistent").endswith("reduce_scatter_block"):
         size = count * kind.ranks * width  # the remainder after equal parts is not moved
     if printed_size and not is_size(size):
         return kind.without_figures(0, 0, figures.line, "no bytes are moved (fewer elements than ranks), or the size is not valid")

@@ -227,19 +227,21 @@ def _conditions(database: Database, query: Query, source: Table) -> Iterator[Col
     if source is VERDICTS:
         yield from query.runs.times(source.c[query.subject.order])
         return
-    newest = _newest(database, query)
+    newest = _newest(database, query, source)
     if newest:
         yield source.c.run_id.in_(newest)
     else:
         yield from query.runs.of_results(source.c.run_id)
 
 
-def _newest(database: Database, query: Query) -> list[int]:
+def _newest(database: Database, query: Query, source: Table) -> list[int]:
     """Return the runs that have the first results up to the limit, so that the database need not sort all; [] if it has to."""
     filtered = query.operations or query.backends or query.sizes or query.conditions
     if query.subject is not RESULTS or query.limit is None or filtered:
         return []
     runs = select(RUNS.c.run_id, RUNS.c.results).where(*query.runs.conditions())
+    if source is NODE_HISTORY:  # which lacks runs without hosts
+        runs = runs.where(RUNS.c.nodes.is_not(None))
     newest: list[int] = []
     results = 0
     newest_first = (RUNS.c.started_s.desc().nulls_last(), RUNS.c.run_id.desc())

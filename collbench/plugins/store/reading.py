@@ -97,13 +97,13 @@ class StoredRun(Run, frozen=True):
 
 def select_runs(database: Database, selection: RunSelection) -> list[int]:
     """Return the numbers of the selected runs, in the order in which they began. Raises UsageError for a name that no run has."""
+    for name in selection.names:
+        if not database.rows(select(RUNS.c.run_id).where(*RunSelection((name,)).conditions()).limit(1)):
+            problem = f"store {database.name} has no run, allocation or label '{printable(name)}'"
+            raise UsageError(f"{problem}: list them with `collbench store query {database.name} --of runs`")
     query = select(RUNS.c.run_id).where(*selection.conditions()).order_by(RUNS.c.started_s, RUNS.c.run_id)
     numbers = [number for (number,) in database.rows(query)]
     if not numbers:
-        for name in selection.names:
-            if not database.rows(select(RUNS.c.run_id).where(*RunSelection((name,)).conditions()).limit(1)):
-                problem = f"store {database.name} has no run, allocation or label '{printable(name)}'"
-                raise UsageError(f"{problem}: list them with `collbench store query {database.name} --of runs`")
         raise UsageError(f"store {database.name} has no such run: use a longer time, or fewer filters")
     return numbers
 

@@ -21,11 +21,12 @@ from collbench.units import plural
 
 MOST_SHOWN = 1000  # records of a table or of Markdown without --limit
 _AT_ONCE = 1000  # records of CSV and JSON lines in memory
-_MOMENTS = ("started_s", "finished_s", "added_s", "judged_s")
+_MOMENTS = ("started_s", "finished_s", "added_s", "judged_s", "ended_s")
 _TITLES = {
     "started": "started (UTC)", "started_s": "started (UTC)", "finished_s": "finished (UTC)", "added_s": "added (UTC)",
-    "judged_s": "judged (UTC)", "size_bytes": "size", "busbw_bytes_per_s": "busbw GB/s", "algbw_bytes_per_s": "algbw GB/s",
-    PERCENT: "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
+    "judged_s": "judged (UTC)", "ended_s": "ended (UTC)", "size_bytes": "size", "busbw_bytes_per_s": "busbw GB/s",
+    "algbw_bytes_per_s": "algbw GB/s", PERCENT: "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit",
+    "missing": "gone",
 }  # fmt: skip
 _WIDE = ("path", "na", "command", "run", "name", "baseline", "candidates", "flags", "limited_by")
 

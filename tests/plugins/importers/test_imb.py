@@ -75,6 +75,15 @@ def test_rates_are_those_of_all_pairs_and_the_window_is_that_of_the_command():
     assert unknown.rows[0].window is None and NotInOutput(MissingItem.WINDOW) in unknown.missing
 
 
+def test_both_modes_of_a_one_sided_benchmark_are_cases_of_their_own():
+    titles = "       #bytes #repetitions      t[usec]   Mbytes/sec"
+    aggregate = block("Unidir_Put", "#    MODE: AGGREGATE ", titles, "  1024  1000  0.30  3413.33", processes=2)
+    single = block("Unidir_Put", "#    MODE: NON-AGGREGATE ", titles, "  1024  100  2.30  445.22", processes=2)
+    tables = runs([*aggregate, *single])
+    assert [table.rows[0].operation for table in tables] == ["unidir_put_aggregate", "unidir_put"]
+    assert [table.facts["mode"] for table in tables] == ["AGGREGATE", "NON-AGGREGATE"]
+
+
 def test_checked_data_and_cases_that_failed_are_reported():
     titles = "       #bytes #repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]      defects"
     row = runs(block("Iallreduce", titles, " 1024  100  20.00  10.00  12.00  80.00  3.00"))[0].rows[0]

@@ -71,8 +71,9 @@ def test_sizes_are_ours_where_osu_prints_one_ranks_part():
     assert first.na == "no bytes are moved (fewer elements than ranks), or the size is not valid"
     assert first.time_s is None
     assert [(row.size_bytes, row.count) for row in others] == [(2, 1), (4, 2), (8, 4)]
-    lines = titled("Reduce_scatter_block Latency", "# Size       Avg Latency(us)", "10   5.00")
-    assert runs(lines, 4)[0].rows[0].size_bytes == 8
+    for form in ("Reduce_scatter_block", "Non-blocking Reduce_scatter_block", "Reduce_scatter_block Persistent"):
+        lines = titled(f"{form} Latency", "# Size       Avg Latency(us)", "10   5.00")
+        assert runs(lines, 4)[0].rows[0].size_bytes == 8
     row = run("osu_barrier").rows[0]
     assert (row.operation, row.size_bytes, row.algbw_bytes_per_s, us(row)) == ("barrier", 0, None, 0.27)
 

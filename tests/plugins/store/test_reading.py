@@ -3,6 +3,7 @@
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from collbench.plugins.store.export import export
 from collbench.plugins.store.folders import read_folder, result_of
 from collbench.plugins.store.query import RESULTS, SUBJECTS, Condition, Query, check_column, parse_condition, records, size_condition
 from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
+from collbench.plugins.store.text import write_query
 from collbench.plugins.store.writing import Writer, sync
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
@@ -85,7 +87,8 @@ def test_runs_are_selected_by_name_allocation_label_host_and_time(name: str, tmp
     assert selected(names=("job-5",)) == selected(since_s=1793584800.0) == ["night-2"]
     assert selected(until_s=1793584800.0) == ["night-1"]
     assert newest_launches(database) == select_runs(database, RunSelection(("night-2",)))
-    for unknown in ({"names": ("night-9",)}, {"nodes": ("c",)}, {"names": ("night-1",), "nodes": ("c",)}):
+    one_is_unknown = {"names": ("night-1", "night-9")}
+    for unknown in ({"names": ("night-9",)}, one_is_unknown, {"nodes": ("c",)}, {"names": ("night-1",), "nodes": ("c",)}):
         with pytest.raises(UsageError):
             selected(**unknown)
 
@@ -168,6 +171,16 @@ def test_invalid_sizes_are_refused(text: str) -> None:
         size_condition(text)
 
 
+def test_people_read_when_a_case_ended_as_a_date(name: str, tmp_path: Path) -> None:
+    rows = [make_row(evidence={"at_s": [0.5, 2.0]})]
+    added(name, run(tmp_path / "one", rows, started_utc="2026-11-01T02:00:00.000Z"))
+    out = StringIO()
+    database = open_store(name)
+    write_query(database, Query(columns=("ended_s",)), "markdown", out)
+    database.close()
+    assert out.getvalue().splitlines()[::2] == ["| ended (UTC) |", "| 2026-11-01 02:00:02 |", "- 1 record"]
+
+
 def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_path: Path) -> None:
     undated = run(tmp_path / "undated", [make_row(8)], started_utc="never")
     added(name, undated, *(night(tmp_path, number) for number in (3, 1, 2)))
@@ -175,6 +188,15 @@ def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_pat
     assert [run for run, _ in whole[::3]] == ["night-3", "night-2", "night-1", "undated"]
     for limit in range(1, 12):
         assert found(name, columns=("run", "size_bytes"), limit=limit) == whole[:limit]
+
+
+def test_a_limit_counts_the_records_of_nodes_without_newer_runs_that_have_no_host(name: str, tmp_path: Path) -> None:
+    imported = run(tmp_path / "imported", [make_row(8)], started_utc="2026-11-30T02:00:00.000Z")
+    added(name, imported, night(tmp_path, 1, hosts=("a", "b")))
+    whole = found(name, columns=("node", "run"))
+    assert [run for _, run in whole] == 6 * ["night-1"]
+    for limit in range(1, 7):
+        assert len(found(name, columns=("node", "run"), limit=limit)) == limit
 
 
 def test_more_cases_than_a_list_has_are_found_by_a_join(name: str, tmp_path: Path) -> None:
