@@ -133,20 +133,34 @@ def overrides_of(sizes: Sequence[TunedSize]) -> list[Override]:
 
     A range reaches from a measured size to another one that wants the same choice, if no measured size between them wants something else.
     """
-    series = grouped(sizes, attrgetter("operation", "nodes", "ranks"))
     overrides: list[Override] = []
-    for (operation, nodes, ranks), members in series.items():
-        last: TunedSize | None = None
-        for size in sorted(members, key=attrgetter("size_bytes")):
-            if size.outcome != "override":
-                last = None
-                continue
-            first = size.size_bytes
-            if last is not None and last.forced == size.forced:
-                first = overrides.pop().first_bytes
-            overrides.append(Override(operation, nodes, ranks, first, size.size_bytes, size.forced))
-            last = size
+    for members in grouped(sizes, _scope).values():
+        by_size = grouped(members, attrgetter("size_bytes"))
+        last = OWN
+        for size_bytes in sorted(by_size):
+            wanted = _wanted(by_size[size_bytes])
+            choice = wanted.pop() if len(wanted) == 1 else OWN
+            if choice != OWN:
+                size = members[0]
+                first = overrides.pop().first_bytes if choice == last else size_bytes
+                overrides.append(Override(size.operation, size.nodes, size.ranks, first, size_bytes, choice))
+            last = choice
     return overrides
+
+
+def disputed(sizes: Sequence[TunedSize]) -> list[TunedSize]:
+    """Return one of the measurements of each size at which some want a forced choice, and others, as of another data type, do not."""
+    groups = grouped(sizes, lambda size: (_scope(size), size.size_bytes)).values()
+    return [members[0] for members in groups if len(_wanted(members)) > 1]
+
+
+def _scope(size: TunedSize) -> tuple[object, ...]:
+    """Return what a rule of the library's file can tell apart: no data type, and the number of nodes only for NCCL."""
+    return size.library, size.operation, size.nodes if size.library == "nccl" else 0, size.ranks
+
+
+def _wanted(members: Iterable[TunedSize]) -> set[Choice]:
+    return {size.forced if size.outcome == "override" else OWN for size in members}
 
 
 def _environment(run: Run) -> Mapping[str, Any]:

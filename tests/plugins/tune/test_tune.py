@@ -108,6 +108,21 @@ def test_a_range_ends_where_a_measured_size_wants_something_else(tmp_path: Path)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("field", "values"), [("dtype", ("float32", "bfloat16")), ("nodes", (1, 2))])
+@pytest.mark.parametrize(("second_s", "written"), [(300e-6, False), (80e-6, True)], ids=["slower", "faster"])
+def test_a_choice_that_is_slower_under_conditions_that_the_file_cannot_tell_apart_is_not_written(
+    tmp_path: Path, field: str, values: tuple[Any, Any], second_s: float, written: bool
+) -> None:
+    for value, forced_s in zip(values, (80e-6, second_s), strict=True):
+        launch(tmp_path / "own" / f"{value}", {1024: 100e-6, 4096: 100e-6}, {}, backends=OPEN_MPI, **{field: value})
+        launch(tmp_path / "ring" / f"{value}", {1024: forced_s, 4096: 80e-6}, FORCED, backends=OPEN_MPI, **{field: value})
+    runs = sorted(tmp_path.glob("*/*"))
+    (override,) = overrides_of(sizes_of(read_all(runs), 2.0))
+    assert (override.first_bytes, override.last_bytes) == (1024 if written else 4096, 4096)
+    done = run_here(tmp_path, "tune", *map(str, runs))
+    assert ("not written: allreduce 1 KiB on 4 ranks" in done.stdout) is not written
+
+
 # The files.
 
 
