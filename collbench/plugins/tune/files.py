@@ -17,6 +17,8 @@ from typing import Any
 
 from collbench.analysis.launches import grouped
 from collbench.errors import UsageError
+from collbench.machine.peak.time_model import plain_name
+from collbench.operations.sweep import PROTOCOLS
 from collbench.plugins.tune.sweep import COLLECTIVES, Choice, Library, Override
 from collbench.report.frame import printable
 from collbench.results.reader import Run
@@ -29,6 +31,11 @@ USE: Mapping[Library, str] = {
     "mpich": "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE={}",
 }
 _NCCL_COLLECTIVES = ("allgather", "allreduce", "broadcast", "reduce", "reducescatter")
+# The names of NCCL_ALGO and those of the plug-in's file, which takes any other name for "ring", or for the protocol "simple".
+_NCCL_ALGORITHMS = {
+    "ring": "ring", "tree": "tree", "collnetdirect": "collnet_direct", "collnetchain": "collnet_chain", "nvls": "nvls",
+    "nvlstree": "nvls_tree", "pat": "pat",
+}  # fmt: skip
 # Open MPI's numbers of collectives (coll_base_functions.h) and of the algorithms of its component `tuned`, by their names.
 _OPEN_MPI_NUMBERS = {"allgather": 0, "allreduce": 2, "broadcast": 7, "reduce": 11}
 _OPEN_MPI_ALGORITHMS = {
@@ -60,6 +67,8 @@ def refusal(library: Library, override: Override) -> str | None:
             return f"NCCL's tuner does not choose for {override.operation}"
         if not algorithm or not override.choice.protocol:
             return "a line of NCCL's file has algorithm and protocol: sweep with --algorithms and --protocols"
+        if plain_name(algorithm) not in _NCCL_ALGORITHMS or override.choice.protocol not in PROTOCOLS:
+            return "a line of NCCL's file has one algorithm and one protocol, by their names"
     elif library == "openmpi" and _open_mpi_number(override) is None:
         return f"Open MPI's file has numbers of algorithms, and that of {override.operation} {algorithm} is unknown"
     elif library == "mpich" and algorithm not in _MPICH_ALGORITHMS[override.operation]:
@@ -85,8 +94,8 @@ def _nccl(overrides: Sequence[Override], head: Sequence[str]) -> str:
     for override in overrides:
         choice = override.choice
         fields = (
-            override.operation, override.first_bytes, override.last_bytes, choice.algorithm, choice.protocol, choice.channels,
-            override.nodes, override.ranks, -1, -1,
+            override.operation, override.first_bytes, override.last_bytes, _NCCL_ALGORITHMS[plain_name(choice.algorithm)],
+            choice.protocol, choice.channels, override.nodes, override.ranks, -1, -1,
         )  # fmt: skip
         lines.append(",".join(map(str, fields)))
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ import pytest
 
 from collbench.analysis.launches import read_all
 from collbench.errors import UsageError
+from collbench.operations.sweep import ALGORITHMS
 from collbench.plugins.tune.files import file_of, refusal
 from collbench.plugins.tune.sweep import OWN, Choice, Override, overrides_of, sizes_of
 from collbench.results.row import Times
@@ -132,6 +133,13 @@ def test_nccls_file_has_a_line_for_each_range() -> None:
     assert line == "allreduce,1024,65536,ring,ll128,16,2,16,-1,-1"
 
 
+def test_nccls_file_has_the_names_of_the_plug_in_which_takes_others_for_ring() -> None:
+    overrides = [Override("allreduce", 2, 16, 1024, 1024, Choice(name, "simple")) for name in ALGORITHMS]
+    lines = file_of("nccl", overrides, [], []).splitlines()[1:]
+    names = ["ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
+    assert [line.split(",")[3] for line in lines] == names
+
+
 def test_open_mpis_rules_hand_the_choice_back_after_a_range_and_to_other_numbers_of_ranks() -> None:
     text = file_of("openmpi", [ALLREDUCE], [], ["a sentence"])
     assert [line.partition("#")[0].strip() for line in text.splitlines()] == [
@@ -165,6 +173,7 @@ def test_without_the_library_mpichs_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("library", "operation", "choice", "refused"), [
     ("nccl", "allreduce", Choice("ring", "ll"), False), ("nccl", "allreduce", Choice("ring"), True),
+    ("nccl", "allreduce", Choice("ring,tree", "ll"), True), ("nccl", "allreduce", Choice("ring", "^ll"), True),
     ("nccl", "alltoall", Choice("ring", "ll"), True), ("openmpi", "allreduce", Choice("rabenseifner"), False),
     ("openmpi", "allreduce", Choice("4"), False), ("openmpi", "allreduce", Choice("unheard of"), True),
     ("mpich", "broadcast", Choice("binomial"), False), ("mpich", "broadcast", Choice("tree"), True),
