@@ -171,8 +171,9 @@ def _environment(run: Run) -> Mapping[str, Any]:
 def _series(run: Run, row: Row) -> tuple[object, ...]:
     """Return what rows that are compared have in common: case, library and all variables but those of the choice."""
     fields = tuple(getattr(row, name) for name in SERIES if name not in _CHOICE_FIELDS)
-    chosen = {name for pair in _CHANNELS for name in pair} | {_DYNAMIC, "NCCL_ALGO", "NCCL_PROTO"}
-    others = {name: value for name, value in steering(_environment(run)).items() if name not in chosen and not _is_choice(name)}
+    variables = _environment(run)
+    chosen = {name for pair in _CHANNELS if _number(variables, pair) >= 0 for name in pair} | {_DYNAMIC, "NCCL_ALGO", "NCCL_PROTO"}
+    others = {name: value for name, value in steering(variables).items() if name not in chosen and not _is_choice(name)}
     return (*fields, library_of(run, row.backend), tuple(sorted(others.items())))
 
 
@@ -203,11 +204,16 @@ def choice_of(run: Run, row: Row) -> Choice:
 
 
 def _channels(variables: Mapping[str, Any]) -> int:
-    for least, most in _CHANNELS:
-        number = str(variables.get(least, ""))
-        if number.isdigit() and variables.get(most) == number:
-            return int(number)
-    return -1
+    """Return the number of channels that is forced; -1: none is."""
+    numbers = [_number(variables, pair) for pair in _CHANNELS]
+    return next((number for number in numbers if number >= 0), -1)
+
+
+def _number(variables: Mapping[str, Any], pair: tuple[str, str]) -> int:
+    """Return the number that the variables of a pair force: both have it. -1: they leave NCCL a choice, or are not set."""
+    least, most = pair
+    number = str(variables.get(least, ""))
+    return int(number) if number.isdigit() and variables.get(most) == number else -1
 
 
 def _judged(members: Sequence[tuple[Run, Row]], least_percent: float) -> TunedSize | None:

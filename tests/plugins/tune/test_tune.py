@@ -98,6 +98,12 @@ def test_nccls_choices_have_protocol_and_channels_and_each_choice_a_name(tmp_pat
     assert [str(OWN), str(size.forced)] == ["own choice", "ring/ll128, 16 channels"]
 
 
+def test_a_limit_of_nccls_channels_is_a_condition_and_not_its_own_choice(tmp_path: Path) -> None:
+    own = launch(tmp_path / "own", {1024: 100e-6}, {"NCCL_MAX_NCHANNELS": "1"}, backend="nccl")
+    forced = launch(tmp_path / "forced", {1024: 50e-6}, {}, backend="nccl", algorithm="ring", protocol="ll128")
+    assert judged([own, forced]) == {1024: ("", "unknown")}
+
+
 def test_a_range_ends_where_a_measured_size_wants_something_else(tmp_path: Path) -> None:
     sizes = (1024, 4096, 16384, 65536, 262144)
     own = launch(tmp_path / "own", dict.fromkeys(sizes, 100e-6), {})
