@@ -176,10 +176,12 @@ def _evidence(sizes: Sequence[TunedSize]) -> Iterable[str]:
 
 def _proof(library: Library, out: Path | None, runs: Sequence[Run], sizes: Sequence[TunedSize]) -> Iterable[str]:
     """Yield how to use the file, and the interleaved launches that prove it."""
-    from collbench.plugins.tune.files import USE
+    from collbench.plugins.tune.files import ONE_CHANNEL, USE
 
     use = USE[library].format(out.resolve() if out else "FILE")
     yield f"use it: {use}"
+    if library == "nccl":
+        yield ONE_CHANNEL
     command = _command(runs)
     plain = f"{command} --allocation pair-$a --out old-$a/launch-$i"
     tuned = f"{use} {command} --allocation pair-$a --out new-$a/launch-$i"

@@ -1,9 +1,9 @@
 """The tuner files of NCCL and RCCL, Open MPI and MPICH: only the sizes with a faster choice differ from the library's own decisions.
 
-NCCL's and RCCL's example tuner plug-in reads lines of CSV and leaves all that no line matches to the library (plugins/tuner/example of
-NCCL). Open MPI's component `tuned` reads rules by collective, number of ranks and size; algorithm 0 is its own decision
-(docs.open-mpi.org, "Tuning Collectives"). MPICH's file replaces its built-in decisions as a whole, so the rules are put before those that
-its library contains.
+NCCL's and RCCL's example tuner plug-in reads lines of CSV and leaves the algorithm of all that no line matches to the library
+(plugins/tuner/example of NCCL). NCCL's also returns one channel for all that no line gives channels to, see `ONE_CHANNEL`. Open MPI's
+component `tuned` reads rules by collective, number of ranks and size; algorithm 0 is its own decision (docs.open-mpi.org, "Tuning
+Collectives"). MPICH's file replaces its built-in decisions as a whole, so the rules are put before those that its library contains.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ USE: Mapping[Library, str] = {
     "openmpi": "OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_dynamic_rules_filename={}",
     "mpich": "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE={}",
 }
+# NCCL replaces its own number of channels by that of the plug-in unless it is 0. RCCL's plug-in returns 0 since ROCm/rccl#1985.
+ONE_CHANNEL = (
+    "NCCL's example plug-in limits every collective to one channel where the file has no number of channels: replace *nChannels = 1 by "
+    "*nChannels = 0 in its plugin.c before you build it"
+)
 _NCCL_COLLECTIVES = ("allgather", "allreduce", "broadcast", "reduce", "reducescatter")
 # The names of NCCL_ALGO and those of the plug-in's file, which takes any other name for "ring", or for the protocol "simple".
 _NCCL_ALGORITHMS = {

@@ -201,6 +201,12 @@ def test_the_command_writes_a_file_and_how_to_prove_it(tmp_path: Path) -> None:
     assert "collbench gate --paired old-1 old-2 new-1 new-2" in done.stdout
 
 
+def test_for_nccl_the_limit_of_its_plug_in_is_printed(tmp_path: Path) -> None:
+    launch(tmp_path / "own", {1024: 100e-6}, {}, backend="nccl")
+    launch(tmp_path / "ring", {1024: 50e-6}, {}, backend="nccl", algorithm="ring", protocol="ll128")
+    assert "*nChannels = 0 in its plugin.c" in " ".join(run_here(tmp_path, "tune", "own", "ring").stdout.split())
+
+
 def test_without_a_gain_nothing_is_written(tmp_path: Path) -> None:
     launch(tmp_path / "own", {1024: 100e-6}, {}, backends=OPEN_MPI)
     launch(tmp_path / "ring", {1024: 110e-6}, FORCED, backends=OPEN_MPI)
