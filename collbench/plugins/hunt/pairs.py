@@ -53,11 +53,13 @@ class Remeasured(msgspec.Struct, frozen=True):
     places  one, or the two of a pair, the lower first
     state   CONFIRMED, CLEARED or INCONCLUSIVE
     reason  why it is inconclusive, or the count of slow results
+    kind    that of the suspect; "latency": only its small messages were slow again
     """
 
     places: tuple[int, ...]
     state: str
     reason: str
+    kind: str = ""
 
 
 class PairFinding(Record, frozen=True):
@@ -144,7 +146,10 @@ def remeasured(judged: Sequence[Mapping[str, Any]] | None) -> list[Remeasured] |
     """Return the results in run.json's list of judged suspects; None if there is no such list."""
     if judged is None:
         return None
-    return [Remeasured(tuple(suspect["places"]), suspect["state"], (suspect["evidence"] or [suspect["state"]])[-1]) for suspect in judged]
+    return [
+        Remeasured(tuple(suspect["places"]), suspect["state"], (suspect["evidence"] or [suspect["state"]])[-1], suspect.get("kind", ""))
+        for suspect in judged
+    ]
 
 
 class PairEffects(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -177,12 +182,23 @@ class PairEffects(msgspec.Struct, frozen=True, eq=False, dict=True):
         undecided = next((result for result in results if result.state == INCONCLUSIVE), None)
         if undecided is None and len({result.state for result in results}) > 1:
             return Remeasured(finding.places, CLEARED, "only a part of its places was slow again")
+        if finding.quantity == "bandwidth" and any(result.state == CONFIRMED and result.kind == "latency" for result in results):
+            return undecided or Remeasured(finding.places, INCONCLUSIVE, "inconclusive: only its small messages were slow again")
         return undecided or results[0]
 
     @cached_property
     def _of_matrix(self) -> list[PairFinding]:
         """Return the findings of the matrix alone, places first, the worst first."""
-        places = _merged([finding for view in self.views for finding in self._places(view) if not self._is_one_of_few_hosts(finding)])
+        of_places = [finding for view in self.views for finding in self._places(view) if not self._is_one_of_few_hosts(finding)]
+        slow_latencies = {finding.places for finding in of_places if finding.quantity == "latency"}
+        by_latency = {place for result in self.remeasured or () if result.kind == "latency" for place in result.places}
+        # where only small messages were slow again, the finding is about these
+        kept = [
+            finding
+            for finding in of_places
+            if finding.quantity == "latency" or finding.places not in slow_latencies or not by_latency.issuperset(finding.places)
+        ]
+        places = _merged(kept)
         pairs = _merged([finding for view in self.views for finding in self._pairs(view)])
         return [*sorted(places, key=lambda finding: finding.ratio), *sorted(pairs, key=lambda finding: finding.ratio)]
 

@@ -135,7 +135,7 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
         options = replace(options, leaf_of=options.group_stage.leaf_of or options.leaf_of)
         selection = candidates.find_candidates(log.matrix(), _unknown_speeds(log, options))
     # no place can be judged if healthy places are not a majority
-    no_verdict: facts.TooFewMeasured | facts.TooManySuspects | None = None
+    no_verdict: Fact | None = None
     measured = n - len(_unknown_speeds(log, options))
     slow = len({candidate.places for candidate in selection.places})
     if measured < LEAST_PLACES:
@@ -150,6 +150,8 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
             healthy = _not_suspects(judged, n)
             if _fits(log, "growing", growing.most_rounds(len(healthy), options), most_rounds):
                 judged += yield from growing.measure_growing(log, healthy, options, random)
+                if not any(suspect.state == CONFIRMED for suspect in judged):
+                    no_verdict = next((note for note in log.notes if isinstance(note, growing.UNDECIDED)), None)
         isolated = options.isolate and not log.avoided and any(suspect.state == CONFIRMED for suspect in judged)
         if isolated and _fits(log, "isolation", isolation.most_rounds(options), most_rounds):
             judged = yield from isolation.measure_isolation(log, judged, _not_suspects(judged, n), options)

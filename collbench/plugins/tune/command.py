@@ -86,7 +86,9 @@ def call_tune(arguments: argparse.Namespace, argv: list[str]) -> int:
     sizes = sizes_of(runs, arguments.least)
     library = _library(runs, sizes)
     overrides, refused = _allowed(library, overrides_of(sizes))
-    sentences = [*_result(overrides, arguments.least), *refused, *_evidence(sizes)]
+    left_out = [*refused, *_disputed(sizes)]
+    result = ["no file is written"] if left_out and not overrides else _result(overrides, arguments.least)
+    sentences = [*result, *left_out, *_evidence(sizes)]
     if overrides:
         sentences += _proof(library, arguments.out, runs, sizes)
     kind = RecordKind("tune", TunedSize, title=lambda records: _title(records[0]), remarks=lambda records: sentences, style=_style)
@@ -139,6 +141,16 @@ def _allowed(library: Library, overrides: Sequence[Override]) -> tuple[list[Over
     return allowed, sentences
 
 
+def _disputed(sizes: Sequence[TunedSize]) -> Iterable[str]:
+    """Yield a sentence for each size that is not written because its measurements under different conditions want different choices."""
+    from collbench.plugins.tune.sweep import disputed
+    from collbench.units import format_size, plural
+
+    for size in disputed(sizes):
+        case = f"{size.operation} {format_size(size.size_bytes)} on {plural(size.ranks, 'rank')}"
+        yield f"not written: {case}, where measurements of different conditions, such as the data type, want different choices"
+
+
 def _range(override: Override) -> str:
     from collbench.units import format_size
 
@@ -164,10 +176,12 @@ def _evidence(sizes: Sequence[TunedSize]) -> Iterable[str]:
 
 def _proof(library: Library, out: Path | None, runs: Sequence[Run], sizes: Sequence[TunedSize]) -> Iterable[str]:
     """Yield how to use the file, and the interleaved launches that prove it."""
-    from collbench.plugins.tune.files import USE
+    from collbench.plugins.tune.files import ONE_CHANNEL, USE
 
     use = USE[library].format(out.resolve() if out else "FILE")
     yield f"use it: {use}"
+    if library == "nccl":
+        yield ONE_CHANNEL
     command = _command(runs)
     plain = f"{command} --allocation pair-$a --out old-$a/launch-$i"
     tuned = f"{use} {command} --allocation pair-$a --out new-$a/launch-$i"

@@ -1,9 +1,9 @@
 """The tuner files of NCCL and RCCL, Open MPI and MPICH: only the sizes with a faster choice differ from the library's own decisions.
 
-NCCL's and RCCL's example tuner plug-in reads lines of CSV and leaves all that no line matches to the library (plugins/tuner/example of
-NCCL). Open MPI's component `tuned` reads rules by collective, number of ranks and size; algorithm 0 is its own decision
-(docs.open-mpi.org, "Tuning Collectives"). MPICH's file replaces its built-in decisions as a whole, so the rules are put before those that
-its library contains.
+NCCL's and RCCL's example tuner plug-in reads lines of CSV and leaves the algorithm of all that no line matches to the library
+(plugins/tuner/example of NCCL). NCCL's also returns one channel for all that no line gives channels to, see `ONE_CHANNEL`. Open MPI's
+component `tuned` reads rules by collective, number of ranks and size; algorithm 0 is its own decision (docs.open-mpi.org, "Tuning
+Collectives"). MPICH's file replaces its built-in decisions as a whole, so the rules are put before those that its library contains.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 from collbench.analysis.launches import grouped
 from collbench.errors import UsageError
+from collbench.machine.peak.time_model import plain_name
+from collbench.operations.sweep import PROTOCOLS
 from collbench.plugins.tune.sweep import COLLECTIVES, Choice, Library, Override
 from collbench.report.frame import printable
 from collbench.results.reader import Run
@@ -28,7 +30,17 @@ USE: Mapping[Library, str] = {
     "openmpi": "OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_dynamic_rules_filename={}",
     "mpich": "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE={}",
 }
+# NCCL replaces its own number of channels by that of the plug-in unless it is 0. RCCL's plug-in returns 0 since ROCm/rccl#1985.
+ONE_CHANNEL = (
+    "NCCL's example plug-in limits every collective to one channel where the file has no number of channels: replace *nChannels = 1 by "
+    "*nChannels = 0 in its plugin.c before you build it"
+)
 _NCCL_COLLECTIVES = ("allgather", "allreduce", "broadcast", "reduce", "reducescatter")
+# The names of NCCL_ALGO and those of the plug-in's file, which takes any other name for "ring", or for the protocol "simple".
+_NCCL_ALGORITHMS = {
+    "ring": "ring", "tree": "tree", "collnetdirect": "collnet_direct", "collnetchain": "collnet_chain", "nvls": "nvls",
+    "nvlstree": "nvls_tree", "pat": "pat",
+}  # fmt: skip
 # Open MPI's numbers of collectives (coll_base_functions.h) and of the algorithms of its component `tuned`, by their names.
 _OPEN_MPI_NUMBERS = {"allgather": 0, "allreduce": 2, "broadcast": 7, "reduce": 11}
 _OPEN_MPI_ALGORITHMS = {
@@ -60,6 +72,8 @@ def refusal(library: Library, override: Override) -> str | None:
             return f"NCCL's tuner does not choose for {override.operation}"
         if not algorithm or not override.choice.protocol:
             return "a line of NCCL's file has algorithm and protocol: sweep with --algorithms and --protocols"
+        if plain_name(algorithm) not in _NCCL_ALGORITHMS or override.choice.protocol not in PROTOCOLS:
+            return "a line of NCCL's file has one algorithm and one protocol, by their names"
     elif library == "openmpi" and _open_mpi_number(override) is None:
         return f"Open MPI's file has numbers of algorithms, and that of {override.operation} {algorithm} is unknown"
     elif library == "mpich" and algorithm not in _MPICH_ALGORITHMS[override.operation]:
@@ -85,8 +99,8 @@ def _nccl(overrides: Sequence[Override], head: Sequence[str]) -> str:
     for override in overrides:
         choice = override.choice
         fields = (
-            override.operation, override.first_bytes, override.last_bytes, choice.algorithm, choice.protocol, choice.channels,
-            override.nodes, override.ranks, -1, -1,
+            override.operation, override.first_bytes, override.last_bytes, _NCCL_ALGORITHMS[plain_name(choice.algorithm)],
+            choice.protocol, choice.channels, override.nodes, override.ranks, -1, -1,
         )  # fmt: skip
         lines.append(",".join(map(str, fields)))
     return "\n".join(lines) + "\n"

@@ -133,20 +133,34 @@ def overrides_of(sizes: Sequence[TunedSize]) -> list[Override]:
 
     A range reaches from a measured size to another one that wants the same choice, if no measured size between them wants something else.
     """
-    series = grouped(sizes, attrgetter("operation", "nodes", "ranks"))
     overrides: list[Override] = []
-    for (operation, nodes, ranks), members in series.items():
-        last: TunedSize | None = None
-        for size in sorted(members, key=attrgetter("size_bytes")):
-            if size.outcome != "override":
-                last = None
-                continue
-            first = size.size_bytes
-            if last is not None and last.forced == size.forced:
-                first = overrides.pop().first_bytes
-            overrides.append(Override(operation, nodes, ranks, first, size.size_bytes, size.forced))
-            last = size
+    for members in grouped(sizes, _scope).values():
+        by_size = grouped(members, attrgetter("size_bytes"))
+        last = OWN
+        for size_bytes in sorted(by_size):
+            wanted = _wanted(by_size[size_bytes])
+            choice = wanted.pop() if len(wanted) == 1 else OWN
+            if choice != OWN:
+                size = members[0]
+                first = overrides.pop().first_bytes if choice == last else size_bytes
+                overrides.append(Override(size.operation, size.nodes, size.ranks, first, size_bytes, choice))
+            last = choice
     return overrides
+
+
+def disputed(sizes: Sequence[TunedSize]) -> list[TunedSize]:
+    """Return one of the measurements of each size at which some want a forced choice, and others, as of another data type, do not."""
+    groups = grouped(sizes, lambda size: (_scope(size), size.size_bytes)).values()
+    return [members[0] for members in groups if len(_wanted(members)) > 1]
+
+
+def _scope(size: TunedSize) -> tuple[object, ...]:
+    """Return what a rule of the library's file can tell apart: no data type, and the number of nodes only for NCCL."""
+    return size.library, size.operation, size.nodes if size.library == "nccl" else 0, size.ranks
+
+
+def _wanted(members: Iterable[TunedSize]) -> set[Choice]:
+    return {size.forced if size.outcome == "override" else OWN for size in members}
 
 
 def _environment(run: Run) -> Mapping[str, Any]:
@@ -157,8 +171,9 @@ def _environment(run: Run) -> Mapping[str, Any]:
 def _series(run: Run, row: Row) -> tuple[object, ...]:
     """Return what rows that are compared have in common: case, library and all variables but those of the choice."""
     fields = tuple(getattr(row, name) for name in SERIES if name not in _CHOICE_FIELDS)
-    chosen = {name for pair in _CHANNELS for name in pair} | {_DYNAMIC, "NCCL_ALGO", "NCCL_PROTO"}
-    others = {name: value for name, value in steering(_environment(run)).items() if name not in chosen and not _is_choice(name)}
+    variables = _environment(run)
+    chosen = {name for pair in _CHANNELS if _number(variables, pair) >= 0 for name in pair} | {_DYNAMIC, "NCCL_ALGO", "NCCL_PROTO"}
+    others = {name: value for name, value in steering(variables).items() if name not in chosen and not _is_choice(name)}
     return (*fields, library_of(run, row.backend), tuple(sorted(others.items())))
 
 
@@ -189,11 +204,16 @@ def choice_of(run: Run, row: Row) -> Choice:
 
 
 def _channels(variables: Mapping[str, Any]) -> int:
-    for least, most in _CHANNELS:
-        number = str(variables.get(least, ""))
-        if number.isdigit() and variables.get(most) == number:
-            return int(number)
-    return -1
+    """Return the number of channels that is forced; -1: none is."""
+    numbers = [_number(variables, pair) for pair in _CHANNELS]
+    return next((number for number in numbers if number >= 0), -1)
+
+
+def _number(variables: Mapping[str, Any], pair: tuple[str, str]) -> int:
+    """Return the number that the variables of a pair force: both have it. -1: they leave NCCL a choice, or are not set."""
+    least, most = pair
+    number = str(variables.get(least, ""))
+    return int(number) if number.isdigit() and variables.get(most) == number else -1
 
 
 def _judged(members: Sequence[tuple[Run, Row]], least_percent: float) -> TunedSize | None:

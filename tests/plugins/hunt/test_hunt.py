@@ -280,6 +280,12 @@ def test_faults_at_scale_are_looked_for_where_no_pair_is_slow_and_a_confirmed_pl
     assert found.places == (3,) and found.part == facts.SlowInterfaces(("eth1",))
 
 
+def test_groups_that_are_slow_by_an_unknown_place_leave_no_verdict():
+    found = [played(MadeUp(12, seed).scale(0, 4).scale(4, 4), growing=True, seed=seed).result for seed in range(6)]
+    undecided = [verdict for verdict in found if verdict.result != "confirmed"]
+    assert {(verdict.result, verdict.no_verdict) for verdict in undecided} == {("no verdict", facts.TooManySlowGroups(2, 3, 4))}
+
+
 class TwoRoundsOfGroups:
     """A double of the stage that judges the paths between groups: it takes two rounds, and notes how many it may take."""
 

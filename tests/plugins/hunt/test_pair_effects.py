@@ -242,6 +242,17 @@ def test_a_host_is_named_only_if_all_of_its_places_were_slow_again(states, state
     assert len(effects.inconclusive()) == (state == INCONCLUSIVE)
 
 
+@pytest.mark.parametrize("slow_latency", [True, False])
+def test_a_place_of_which_only_small_messages_were_slow_again_is_not_named_for_its_bandwidth(slow_latency):
+    made = SyntheticMatrix(8).slow(3)
+    if slow_latency:
+        made.latencies[3] *= 3
+        made.latencies[:, 3] *= 3
+    effects = PairEffects(made.matrix(), remeasured=[Remeasured((3,), CONFIRMED, "x", "latency")])
+    assert [(finding.quantity, finding.latency_ratio) for finding in effects.findings()] == [("latency", None)] * slow_latency
+    assert effects.result == (CONFIRMED if slow_latency else "no verdict")
+
+
 def test_a_pair_is_judged_by_its_own_rounds_in_either_order_and_stored_with_its_sentence():
     made = SyntheticMatrix(8)
     made.rates[4, 1] *= 0.5

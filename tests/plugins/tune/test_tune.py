@@ -9,6 +9,7 @@ import pytest
 
 from collbench.analysis.launches import read_all
 from collbench.errors import UsageError
+from collbench.operations.sweep import ALGORITHMS
 from collbench.plugins.tune.files import file_of, refusal
 from collbench.plugins.tune.sweep import OWN, Choice, Override, overrides_of, sizes_of
 from collbench.results.row import Times
@@ -97,6 +98,12 @@ def test_nccls_choices_have_protocol_and_channels_and_each_choice_a_name(tmp_pat
     assert [str(OWN), str(size.forced)] == ["own choice", "ring/ll128, 16 channels"]
 
 
+def test_a_limit_of_nccls_channels_is_a_condition_and_not_its_own_choice(tmp_path: Path) -> None:
+    own = launch(tmp_path / "own", {1024: 100e-6}, {"NCCL_MAX_NCHANNELS": "1"}, backend="nccl")
+    forced = launch(tmp_path / "forced", {1024: 50e-6}, {}, backend="nccl", algorithm="ring", protocol="ll128")
+    assert judged([own, forced]) == {1024: ("", "unknown")}
+
+
 def test_a_range_ends_where_a_measured_size_wants_something_else(tmp_path: Path) -> None:
     sizes = (1024, 4096, 16384, 65536, 262144)
     own = launch(tmp_path / "own", dict.fromkeys(sizes, 100e-6), {})
@@ -108,6 +115,21 @@ def test_a_range_ends_where_a_measured_size_wants_something_else(tmp_path: Path)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("field", "values"), [("dtype", ("float32", "bfloat16")), ("nodes", (1, 2))])
+@pytest.mark.parametrize(("second_s", "written"), [(300e-6, False), (80e-6, True)], ids=["slower", "faster"])
+def test_a_choice_that_is_slower_under_conditions_that_the_file_cannot_tell_apart_is_not_written(
+    tmp_path: Path, field: str, values: tuple[Any, Any], second_s: float, written: bool
+) -> None:
+    for value, forced_s in zip(values, (80e-6, second_s), strict=True):
+        launch(tmp_path / "own" / f"{value}", {1024: 100e-6, 4096: 100e-6}, {}, backends=OPEN_MPI, **{field: value})
+        launch(tmp_path / "ring" / f"{value}", {1024: forced_s, 4096: 80e-6}, FORCED, backends=OPEN_MPI, **{field: value})
+    runs = sorted(tmp_path.glob("*/*"))
+    (override,) = overrides_of(sizes_of(read_all(runs), 2.0))
+    assert (override.first_bytes, override.last_bytes) == (1024 if written else 4096, 4096)
+    done = run_here(tmp_path, "tune", *map(str, runs))
+    assert ("not written: allreduce 1 KiB on 4 ranks" in done.stdout) is not written
+
+
 # The files.
 
 
@@ -115,6 +137,13 @@ def test_nccls_file_has_a_line_for_each_range() -> None:
     override = Override("allreduce", 2, 16, 1024, 65536, Choice("ring", "ll128", 16))
     *_, line = file_of("nccl", [override], [], ["a sentence"]).splitlines()
     assert line == "allreduce,1024,65536,ring,ll128,16,2,16,-1,-1"
+
+
+def test_nccls_file_has_the_names_of_the_plug_in_which_takes_others_for_ring() -> None:
+    overrides = [Override("allreduce", 2, 16, 1024, 1024, Choice(name, "simple")) for name in ALGORITHMS]
+    lines = file_of("nccl", overrides, [], []).splitlines()[1:]
+    names = ["ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"]
+    assert [line.split(",")[3] for line in lines] == names
 
 
 def test_open_mpis_rules_hand_the_choice_back_after_a_range_and_to_other_numbers_of_ranks() -> None:
@@ -150,6 +179,7 @@ def test_without_the_library_mpichs_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("library", "operation", "choice", "refused"), [
     ("nccl", "allreduce", Choice("ring", "ll"), False), ("nccl", "allreduce", Choice("ring"), True),
+    ("nccl", "allreduce", Choice("ring,tree", "ll"), True), ("nccl", "allreduce", Choice("ring", "^ll"), True),
     ("nccl", "alltoall", Choice("ring", "ll"), True), ("openmpi", "allreduce", Choice("rabenseifner"), False),
     ("openmpi", "allreduce", Choice("4"), False), ("openmpi", "allreduce", Choice("unheard of"), True),
     ("mpich", "broadcast", Choice("binomial"), False), ("mpich", "broadcast", Choice("tree"), True),
@@ -169,6 +199,12 @@ def test_the_command_writes_a_file_and_how_to_prove_it(tmp_path: Path) -> None:
     assert "1024 4 0 0" in (tmp_path / "rules.conf").read_text().splitlines()
     assert f"OMPI_MCA_coll_tuned_dynamic_rules_filename={tmp_path / 'rules.conf'}" in done.stdout
     assert "collbench gate --paired old-1 old-2 new-1 new-2" in done.stdout
+
+
+def test_for_nccl_the_limit_of_its_plug_in_is_printed(tmp_path: Path) -> None:
+    launch(tmp_path / "own", {1024: 100e-6}, {}, backend="nccl")
+    launch(tmp_path / "ring", {1024: 50e-6}, {}, backend="nccl", algorithm="ring", protocol="ll128")
+    assert "*nChannels = 0 in its plugin.c" in " ".join(run_here(tmp_path, "tune", "own", "ring").stdout.split())
 
 
 def test_without_a_gain_nothing_is_written(tmp_path: Path) -> None:
