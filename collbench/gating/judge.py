@@ -306,7 +306,7 @@ def judge(
         undecided=np.asarray((scattered | incomplete).any(axis=0)) | (filtered[0].problem is not None),
         counts=[own_job and part.problem is None for own_job, part in zip(is_fresh, filtered, strict=True)],
         confirmations=CONFIRMATIONS,
-        before=last.ceilings,
+        before=() if any(elsewhere) else last.ceilings,  # the links of another cluster did not become slower
         changes=list(dict.fromkeys(change for differences in changes_by_allocation for change in differences)),
         expected=expected, allowing=used, today=today, floors=floors_requested,
     )  # fmt: skip

@@ -261,7 +261,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
         undecided=np.asarray(np.any(incomplete, axis=0)),
         counts=[True] * len(both),
         confirmations=PAIRED_CONFIRMATIONS,
-        before=first.old.ceilings,
+        before=() if isinstance(first.problem, reasons.OtherHosts) else first.old.ceilings,  # other hosts have other links
         changes=list(dict.fromkeys(change for pair in both for change in changes(pair.old, pair.new))),
         expected=expected, allowing=expected, today=today, floors=floor_rules,
     )  # fmt: skip

@@ -209,6 +209,19 @@ def test_a_ceiling_that_fell_is_reported_and_floors_use_the_one_from_before() ->
     assert from_json(json.loads(json.dumps(document(given)))) == given
 
 
+def test_the_ceilings_of_another_cluster_are_not_those_from_before() -> None:
+    was = LinkCeiling("allreduce", "nccl", "all", 4, 1, None, "ring", 100e9, "NIC 400 Gb/s")
+    now = was._replace(bytes_per_s=50e9, limited_by="NIC 4×100 Gb/s")
+    before = base(*(allocation(f"good-{number}", launches=3, ceilings=(was,)) for number in range(6)))
+    shown = {case(64 << 20): ShownFigures(frozenset(), 95.0, NIC, None, (95.0,) * 5)}
+    asked = (read_floor("ring:80@64M"),)
+    nights = [allocation(name, ceilings=(now,), shown=shown) for name in "abc"]
+    same_hosts = judged(*nights, baseline=before, asked=asked)
+    assert (same_hosts.result, same_hosts.floors[0].percents) == (REGRESSION, (47.5,) * 3)
+    elsewhere = judged(*(replace(night, facts=ELSEWHERE) for night in nights), baseline=before, asked=asked)
+    assert (elsewhere.result, elsewhere.floors, elsewhere.ceilings) == (UNDECIDED, (), ())
+
+
 def test_the_four_outcomes_of_cases_are_counted() -> None:
     assert judged(allocation("night")).outcomes == {Outcome.SLOWER: 0, Outcome.INCONCLUSIVE: 0, Outcome.NO_CHANGE: 5, Outcome.FASTER: 0}
     suspected = judged(slow("night"))
