@@ -233,6 +233,16 @@ def test_the_four_outcomes_of_cases_are_counted() -> None:
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1
 
 
+def test_a_group_has_no_outcome_no_change_where_all_cases_together_are_slower() -> None:
+    def small(name: str, factor: float = 1.0) -> Allocation:
+        times_s = {case(8 << place): 1e-6 * (1 + place) * factor for place in range(6)}
+        return replace(allocation(name), cases={key: CaseTimes((time_s,) * 5) for key, time_s in times_s.items()})
+
+    verdict = judged(*(small(name, 1.02) for name in "abc"), baseline=base(*(small(f"good-{number}") for number in range(6))))
+    assert (verdict.result, [each.kind for each in verdict.suspicions]) == (REGRESSION, ["whole"])
+    assert [each.outcome for each in verdict.groups] == ["inconclusive"] and verdict.outcomes[Outcome.INCONCLUSIVE] == 6
+
+
 @pytest.mark.parametrize(("problems", "suspects", "result"), [
     ((), (), "passed"), ((), ("confirmed",), "regression"), ((), ("cleared", "accepted"), "passed"), ((False,), (), "no verdict"),
     ((False,), ("confirmed",), "regression"), ((True,), ("confirmed",), "no verdict"), ((False, True), ("confirmed",), "no verdict"),
