@@ -30,7 +30,7 @@ from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, c
 from collbench.columns import column
 from collbench.errors import UsageError
 from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row
+from collbench.results.row import IMPORTED, SERIES, Row
 from collbench.stats.launches import Ratio, inverse, ratio_by_scatter, ratio_of_launches, ratio_of_medians
 
 _STATE = 1.20  # a state probe that differs by more belongs to another state of the machine (MEASUREMENT.md)
@@ -277,6 +277,9 @@ def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], earlier: Seq
     scatter = 0
     if before and after and several:
         time = ratio_of_launches(before, after)
+        if IMPORTED in (*a.flags, *b.flags) and len({*before}) == len({*after}) == 1:
+            # the other tool's rounding hides the scatter: an interval without width would make a change of its last digit
+            time = Ratio(time.value, None, None, time.n)
     elif before and after:
         within = ratio_of_medians(estimate_of(a), estimate_of(b))
         known_launches = max((before, after, others), key=len)

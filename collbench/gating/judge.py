@@ -105,6 +105,8 @@ def group_states(
             states.outcome(cases[case], bool(uncertain[case]), excess.cases[:, case], limits.cases[case]) for case in judged
         )
         group_outcome = _outcome_of_group(state, outcomes, excess.groups[:, number], limits.groups[number])
+        if group_outcome is Outcome.NO_CHANGE and states.whole_is_slower:
+            group_outcome = Outcome.INCONCLUSIVE
         groups.append(
             GroupState(
                 *group,
@@ -131,6 +133,11 @@ class _SuspectStates:
         self.cases = {CaseKey(**suspicion.case): suspicion.state for suspicion in suspicions if suspicion.kind == "cell"}
         self.groups = {suspicion.name: suspicion.state for suspicion in suspicions if suspicion.kind != "cell"}  # with "all cases"
 
+    @property
+    def whole_is_slower(self) -> bool:
+        """Return whether all cases together are slower, or may be."""
+        return self.groups.get("all cases") in (CONFIRMED, SUSPECTED)
+
     def of_group(self, group: CaseGroup, unknown: bool) -> str:
         """Return the state of a group with its cases; `unknown`: a part of it is missing, or does not count."""
         states = {self.groups.get(str(group)), *(state for case, state in self.cases.items() if group_of_case(case) == group)}
@@ -144,7 +151,7 @@ class _SuspectStates:
         if state == SUSPECTED or uncertain:
             return Outcome.INCONCLUSIVE
         own_outcome = outcome_by_limit(map(_known, factors), _known(np.exp(limit)))
-        with_others = any(self.groups.get(name) in (CONFIRMED, SUSPECTED) for name in ("all cases", str(group_of_case(case))))
+        with_others = self.whole_is_slower or self.groups.get(str(group_of_case(case))) in (CONFIRMED, SUSPECTED)
         return Outcome.INCONCLUSIVE if own_outcome is Outcome.NO_CHANGE and with_others else own_outcome
 
 
@@ -306,7 +313,7 @@ def judge(
         undecided=np.asarray((scattered | incomplete).any(axis=0)) | (filtered[0].problem is not None),
         counts=[own_job and part.problem is None for own_job, part in zip(is_fresh, filtered, strict=True)],
         confirmations=CONFIRMATIONS,
-        before=last.ceilings,
+        before=() if any(elsewhere) else last.ceilings,  # the links of another cluster did not become slower
         changes=list(dict.fromkeys(change for differences in changes_by_allocation for change in differences)),
         expected=expected, allowing=used, today=today, floors=floors_requested,
     )  # fmt: skip

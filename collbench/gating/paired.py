@@ -255,13 +255,14 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
     sides = [  # of all allocations, the old stack and the new one, with the stack in their names
         replace(side, name=f"{side.name} ({stack} stack)") for pair in both for side, stack in ((pair.old, "old"), (pair.new, "new"))
     ]
-    incomplete = [judge.partly_measured(side, cases, out) & had for side, out in zip(sides[:2], first.left_out, strict=True)]
+    incomplete = [judge.partly_measured(side, cases, out) for side, out in zip(sides[:2], first.left_out, strict=True)]
+    incomplete[1] &= had  # the new stack has to have what the old one has
     evaluated = judge.Evaluation(
         [pair.new for pair in both], cases, limits, rule.exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
         undecided=np.asarray(np.any(incomplete, axis=0)),
         counts=[True] * len(both),
         confirmations=PAIRED_CONFIRMATIONS,
-        before=first.old.ceilings,
+        before=() if isinstance(first.problem, reasons.OtherHosts) else first.old.ceilings,  # other hosts have other links
         changes=list(dict.fromkeys(change for pair in both for change in changes(pair.old, pair.new))),
         expected=expected, allowing=expected, today=today, floors=floor_rules,
     )  # fmt: skip

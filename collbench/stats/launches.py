@@ -14,6 +14,7 @@ from collbench.columns import column
 from collbench.stats.median import Median, middle, t_quantile
 
 _FEWEST_OF_A_SCATTER = 3
+_ROUNDING = 1e-12  # relative
 _RANKED = 6  # with fewer values no pair of order statistics covers the median with 95 %
 
 
@@ -60,7 +61,10 @@ def spread(values: NDArray[np.float64]) -> Spread:
     if n < _RANKED:
         logs = np.log(values)
         centre, half = float(logs.mean()), t_quantile(0.975, n - 1) * float(logs.std(ddof=1)) / sqrt(n)
-        return Spread(centre_value, float(np.exp(centre - half)), float(np.exp(centre + half)), n)
+        # of equal values rounding puts the centre beside the value
+        low = min(centre_value, float(np.exp(centre - half)))
+        high = max(centre_value, float(np.exp(centre + half)))
+        return Spread(centre_value, low, high, n)
     rank, below = 0, 2.0 ** (1 - n)  # outside the outermost pair, both tails
     while below + (more := comb(n, rank + 1) / 2 ** (n - 1)) <= 0.05:
         rank, below = rank + 1, below + more
@@ -121,9 +125,10 @@ def ratio_by_scatter(within: Ratio, medians: Sequence[float], numbers: tuple[int
     """
     if len(medians) < _FEWEST_OF_A_SCATTER:
         return within
-    deviation = float(np.log(checked(medians)).std(ddof=1))
-    if deviation == 0:
+    values = checked(medians)
+    if not _scatters(values):
         return within
+    deviation = float(np.log(values).std(ddof=1))
     half = t_quantile(0.975, len(medians) - 1) * deviation * sqrt(1 / numbers[0] + 1 / numbers[1])
     down, up = (abs(log(end / within.value)) if end else 0.0 for end in (within.low, within.high))
     return Ratio(within.value, within.value * exp(-hypot(half, down)), within.value * exp(hypot(half, up)), len(medians))
@@ -139,6 +144,11 @@ def ratio_of_pairs(before: Sequence[float], after: Sequence[float]) -> Ratio:
         raise ValueError(f"{len(before)} figures before and {len(after)} after: must be equally many")
     known = spread(checked(after) / checked(before))
     return Ratio(known.value, known.low, known.high, known.n)
+
+
+def _scatters(values: NDArray[np.float64]) -> bool:
+    """Return whether the values differ by more than a double is rounded, which gives logarithms of equal values a deviation of 1e-15."""
+    return bool(values.max() > values.min() * (1 + _ROUNDING))
 
 
 def _combined(a: Spread, b: Spread, n: int) -> Ratio:

@@ -65,6 +65,15 @@ def test_the_launches_of_one_side_show_how_far_launches_differ(factor: float, ou
     assert (case.outcome, case.launches, case.scatter) == (outcome, False, 5)
 
 
+@pytest.mark.parametrize("after_s", [2.30e-6, 2.31e-6])
+def test_imported_launches_that_were_rounded_to_one_figure_decide_nothing(after_s: float, tmp_path: Path) -> None:
+    a, b = (launches(tmp_path / name, [time_s] * 3, flags=("imported",)) for name, time_s in (("a", 2.30e-6), ("b", after_s)))
+    case = only_case(compare(a, b))
+    assert (case.outcome, case.doubt, case.within) == (Outcome.INCONCLUSIVE, Doubt.NO_INTERVAL, None)
+    b = launches(tmp_path / "c", [2.4e-6, 2.41e-6, 2.4e-6], flags=("imported",))
+    assert only_case(compare(a, b)).outcome is Outcome.SLOWER
+
+
 def beside(folder: Path, medians: list[float], **info: Any) -> list[Path]:
     """Single runs of one case in a folder."""
     rows = [make_row(1024, time_s=make_times(p50)) for p50 in medians]

@@ -209,6 +209,19 @@ def test_a_ceiling_that_fell_is_reported_and_floors_use_the_one_from_before() ->
     assert from_json(json.loads(json.dumps(document(given)))) == given
 
 
+def test_the_ceilings_of_another_cluster_are_not_those_from_before() -> None:
+    was = LinkCeiling("allreduce", "nccl", "all", 4, 1, None, "ring", 100e9, "NIC 400 Gb/s")
+    now = was._replace(bytes_per_s=50e9, limited_by="NIC 4×100 Gb/s")
+    before = base(*(allocation(f"good-{number}", launches=3, ceilings=(was,)) for number in range(6)))
+    shown = {case(64 << 20): ShownFigures(frozenset(), 95.0, NIC, None, (95.0,) * 5)}
+    asked = (read_floor("ring:80@64M"),)
+    nights = [allocation(name, ceilings=(now,), shown=shown) for name in "abc"]
+    same_hosts = judged(*nights, baseline=before, asked=asked)
+    assert (same_hosts.result, same_hosts.floors[0].percents) == (REGRESSION, (47.5,) * 3)
+    elsewhere = judged(*(replace(night, facts=ELSEWHERE) for night in nights), baseline=before, asked=asked)
+    assert (elsewhere.result, elsewhere.floors, elsewhere.ceilings) == (UNDECIDED, (), ())
+
+
 def test_the_four_outcomes_of_cases_are_counted() -> None:
     assert judged(allocation("night")).outcomes == {Outcome.SLOWER: 0, Outcome.INCONCLUSIVE: 0, Outcome.NO_CHANGE: 5, Outcome.FASTER: 0}
     suspected = judged(slow("night"))
@@ -218,6 +231,16 @@ def test_the_four_outcomes_of_cases_are_counted() -> None:
     confirmed = judged(*(slow(f"night-{number}") for number in range(3)))
     assert confirmed.outcomes[Outcome.SLOWER] == 1
     assert judged(slow("night", 0.5)).outcomes[Outcome.FASTER] == 1
+
+
+def test_a_group_has_no_outcome_no_change_where_all_cases_together_are_slower() -> None:
+    def small(name: str, factor: float = 1.0) -> Allocation:
+        times_s = {case(8 << place): 1e-6 * (1 + place) * factor for place in range(6)}
+        return replace(allocation(name), cases={key: CaseTimes((time_s,) * 5) for key, time_s in times_s.items()})
+
+    verdict = judged(*(small(name, 1.02) for name in "abc"), baseline=base(*(small(f"good-{number}") for number in range(6))))
+    assert (verdict.result, [each.kind for each in verdict.suspicions]) == (REGRESSION, ["whole"])
+    assert [each.outcome for each in verdict.groups] == ["inconclusive"] and verdict.outcomes[Outcome.INCONCLUSIVE] == 6
 
 
 @pytest.mark.parametrize(("problems", "suspects", "result"), [

@@ -101,7 +101,16 @@ def test_the_interval_by_scatter_has_its_nominal_coverage(n, sides):
 def test_a_scatter_of_too_few_or_rounded_launches_is_unknown():
     within = Ratio(2.0, 1.9, 2.1, 60)
     assert ratio_by_scatter(within, [1.0, 1.1], (1, 1)) is within
-    assert ratio_by_scatter(within, [1.0, 1.0, 1.0], (1, 1)) is within
+    for rounded in (1.0, 2.5e-7, 1.2e-7):  # the standard deviation of the logarithms of equal ones is not always 0
+        for count in (3, 5, 6, 7):
+            assert ratio_by_scatter(within, [rounded] * count, (1, 1)) is within
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_the_interval_of_equal_launches_contains_their_median(count):
+    for value in (2.3e-6, 2.5e-7, 1.2e-7):
+        known = over_launches([value] * count)
+        assert known.low <= value <= known.high
 
 
 def test_medians_are_combined_in_quadrature_on_ln_scale_if_both_have_an_interval():
