@@ -18,8 +18,10 @@ from collbench.machine.readers.pci import adapter_name
 from collbench.machine.readers.rdma import (
     IS_DOWN,
     MTUS,
+    OF_ONE_PORT,
     LinkLayer,
     falls_back,
+    is_bond,
     link_layer,
     parse_guid,
     parse_lid,
@@ -111,6 +113,8 @@ def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes:
     text = printable(place.text("rate") or "")
     if not text:
         return None, "the files hold no rate of this port"
+    if layer == "ethernet" and is_bond(place.key):
+        return _speed_of_bond(place.files, carrier), OF_ONE_PORT
     if falls_back(text) and layer == "ethernet":
         speed = speed_of(place.files, f"{ETHERNET_CLASS}/{carrier}") if carrier and not place.virtual else None
         return speed, f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
@@ -120,6 +124,13 @@ def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes:
     if rate and falls_back(text) and layer == "infiniband":
         notes.doubt(f"{place.key} port {place.number} is read at SDR, which the kernel also prints for speeds it does not know")
     return rate, f"'{text}' is not a valid port rate"
+
+
+def _speed_of_bond(files: Files, carrier: str | None) -> float | None:
+    """Return the speed of all ports of a bond in use together; None if its interface is not visible. carrier: the bond, or a port of it."""
+    bond = (files.real(f"{ETHERNET_CLASS}/{carrier}/master") or "").rpartition("/")[2] or carrier
+    folder = f"{ETHERNET_CLASS}/{bond}"
+    return speed_of(files, folder) if made_of(files, folder) else None
 
 
 def _interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
