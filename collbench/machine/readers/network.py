@@ -204,9 +204,20 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
         interfaces=interfaces,
         virtual=virtual,
         firmware=_word(files, f"{folder}/fw_ver"),
+        gdr=_reaches_gpus(files, function) if function else None,
         guid=parse_guid(files.text(f"{folder}/node_guid")),
         card_guid=parse_guid(files.text(f"{folder}/sys_image_guid")),
     )
+
+
+def _reaches_gpus(files: Files, function: str) -> bool | None:
+    """Return whether Amazon's driver reports that it reaches NVIDIA GPUs by itself, without a peer-memory module; None if it does not.
+
+    Its file is `p2p` ("NVIDIA", "NVIDIA peermem"), in older releases `gdr` (kernel/linux/efa/src/efa_sysfs.c and efa_p2p.c of
+    https://github.com/amzn/amzn-drivers).
+    """
+    reaches = (files.text(f"{function}/p2p") or "").startswith("NVIDIA") or files.text(f"{function}/gdr") == "1"
+    return True if reaches else None
 
 
 def _function(files: Files, name: str) -> str:

@@ -101,6 +101,10 @@ DEVICES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
         for carrier in ("bond0", "eth2")},
     "a bond without its interface, as in a container": (tree(name="mlx5_bond_0", port=ROCE),
         lambda m: (port(m).rate_bits_per_s, "one port of this bond" in m.unknown[RATE("mlx5_bond_0")]), (None, True)),
+    **{f"Amazon's driver reaches GPUs by itself or not: {more}": (tree(name="efa_0", more={f"{BRIDGE}/0000:19:00.0/{name}": text
+        for name, text in more.items()}), lambda m: m.nics[0].gdr, gdr)
+        for more, gdr in (({"p2p": "NVIDIA\n"}, True), ({"p2p": "NVIDIA peermem"}, True), ({"gdr": "1\n"}, True), ({"gdr": "0"}, None),
+        ({"p2p": "\n"}, None), ({"p2p": "NEURON"}, None))},
     "software RDMA is virtual even below a PCI device": (tree(name="rxe0", port=ROCE, device={"parent": "eth0\n"}),
         lambda m: (m.nics[0].virtual, m.nics[0].address, m.nics[0].interfaces, m.nics[0].numa, "nics/rxe0/address" in m.unknown),
         ("software RDMA (rxe) over eth0", None, ("eth0",), None, False)),
