@@ -186,6 +186,16 @@ def test_which_nics_count(nics, total, left):
     assert left in (*node.doubts, "")
 
 
+@pytest.mark.parametrize(("vendor", "device", "total"), [
+    (0x17DB, 0x0501, 100e9), (0x1590, 0x0371, 100e9), (0x8086, 0x1592, 25e9 * 8948 / 9038),
+], ids=["Slingshot", "the next Slingshot", "plain Ethernet"])  # fmt: skip
+def test_slingshot_is_no_tcp_over_one_interface(vendor, device, total):
+    nics = tuple(replace(_ethernet(f"hsn{index}", 200, 9000), address=f"0000:{index + 1:02x}:00.0") for index in range(4))
+    link = PcieLink(32.0, 16, 32.0, 16)
+    functions = tuple(PciDevice(nic.address, "nic", vendor_id=vendor, device_id=device, class_id=0x020000, link=link) for nic in nics)
+    assert node_of(Machine(gpus=gpus(4), nics=nics, pci=functions), 4).egress.bytes_per_s == pytest.approx(total)
+
+
 def test_two_ports_of_a_card_share_its_slot():
     port = Port(1, 200e9, state="active", link_layer="infiniband")
     two = (Nic("mlx5_0", "0000:80:00.0", rdma=True, ports=(port,)), Nic("mlx5_1", "0000:80:00.1", rdma=True, ports=(port,)))

@@ -164,6 +164,16 @@ def is_rdma_card(device: PciDevice) -> bool:
     return (device.class_id or 0) >> 8 in (INFINIBAND, FABRIC) or device.vendor_id == MELLANOX or is_efa
 
 
+# Slingshot's NICs (HPE Cassini) by vendor and device, as in drivers/net/ethernet/hpe/ss1/cass_core.h of
+# https://github.com/HewlettPackard/shs-cxi-driver. Linux shows them as Ethernet; libraries send over libfabric (provider cxi), not TCP.
+_SLINGSHOT = ((0x17DB, 0x0501), (0x1590, 0x0371))
+
+
+def is_slingshot(device: PciDevice | None) -> bool:
+    """Return whether a network function is of Slingshot: Ethernet without verbs, over which libraries use RDMA on all ports at once."""
+    return device is not None and (device.vendor_id, device.device_id) in _SLINGSHOT
+
+
 def model_of(device: PciDevice) -> str | None:
     """Return the product name of a part: by its ids, else the text in brackets at the end of its name."""
     return part_name(device.vendor_id, device.device_id) or bracketed(device.name)
