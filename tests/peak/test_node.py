@@ -86,10 +86,11 @@ def test_links_without_a_far_end():
     counted = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, None, 12) for gpu in some), pci=endpoints(some))
     assert node_of(counted).injection.bytes_per_s == 300e9
     assert len(node_of(counted).doubts) == 1 and "where the NVLinks lead" in node_of(counted).doubts[0]
-    cards = tuple(replace(gpu, model="NVIDIA A100 80GB PCIe") for gpu in some)
-    bridged = node_of(replace(counted, gpus=cards))
-    assert bridged.injection.name == "PCIe Gen4 x16"
-    assert "12 of each GPU" in bridged.doubts[-1]
+    for model in ("NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL", "NVIDIA A40", "NVIDIA A30", "NVIDIA RTX A6000", "NVIDIA H800 PCIe"):
+        cards = tuple(replace(gpu, model=model) for gpu in some)
+        bridged = node_of(replace(counted, gpus=cards))
+        assert bridged.injection.name == "PCIe Gen4 x16", model
+        assert "12 of each GPU" in bridged.doubts[-1]
 
 
 SLOT = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))

@@ -20,7 +20,7 @@ from collbench.machine.pcie_links import PcieLinks, card_of
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
-from collbench.machine.readers.pci import is_slingshot, is_with_cpu
+from collbench.machine.readers.pci import is_bridged, is_slingshot, is_with_cpu
 
 # A capacity with its name: the element of every reference rate.
 
@@ -411,7 +411,8 @@ def _add_links(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink],
 def _reaches_all(wires: Wires, gpu: Gpu, count: int, leads_back: bool, gpus: int) -> bool:
     """Return whether links with unknown far ends lead to a switch. Cards with bridges to one other card do not."""
     model = gpu_model(gpu.model)
-    if (leads_back or (model and model.bridge)) and gpus > 2:
+    bridged = is_bridged(gpu.model) or (model is not None and model.bridge)
+    if (leads_back or bridged) and gpus > 2:
         why = f"those of {gpu.model} lead to one other card, and no source shows to which"
         if leads_back:
             why = "the source shows that they lead back to the GPU"

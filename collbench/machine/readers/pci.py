@@ -50,6 +50,16 @@ def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
     return gpu.architecture in _OF_MODULES and gpus >= _FEWEST
 
 
+# Cards whose NVLinks lead over a bridge to one other card: https://www.nvidia.com/en-us/design-visualization/nvlink-bridges/ (Quadro, RTX),
+# https://www.nvidia.com/en-us/data-center/a40/, https://www.nvidia.com/en-us/data-center/h100/ (NVL). H200 NVL also has bridges of four.
+_BRIDGED = re.compile(r"PCI[eE]|\bH100 NVL\b|\bA[34]0\b|\bRTX\b|\bQuadro\b")
+
+
+def is_bridged(model: str | None) -> bool:
+    """Return whether a GPU is a card of which NVLinks, if any, lead to one other card."""
+    return bool(_BRIDGED.search(model or ""))
+
+
 def is_with_cpu(model: str | None) -> bool:
     """Return whether a GPU is on a module with its CPU (GH200, GB200, GB300, GB10): NVLink-C2C joins them, not PCIe."""
     return bool(_WITH_CPU.search(model or ""))
