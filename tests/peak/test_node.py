@@ -223,6 +223,12 @@ def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     assert (egress.bytes_per_s, egress.name) == (None, why)
 
 
+def test_an_unknown_rate_is_explained_as_its_source_does():
+    nics = (Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),)
+    machine = Machine(gpus=gpus(2), nics=nics, unknown={"nics/mlx5_0/ports/1/rate_bits_per_s": "MT4131 does not run at SDR"})
+    assert node_of(machine).egress.name == "NIC mlx5_0: MT4131 does not run at SDR; give one with --nic"
+
+
 def test_a_typed_pcie_link_is_every_gpus():
     machine = Machine(gpus=gpus(3), gpu_links=(GpuLink("0000:10:00.0", "0000:11:00.0", 12),))
     node = node_of(machine, pcie=gen(4, 16, "--pcie"))

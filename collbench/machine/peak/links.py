@@ -509,10 +509,11 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     doubts = tuple(_doubts_of_nics(machine, fabric, management, shared))
     if others:
         doubts = (f"not counted: {others} ({why})", *doubts)
-    without_rate = next((nic for nic in fabric if any(_is_up(port) and not _bits_per_s(port) for port in nic.ports)), None)
+    without_rate = next(((nic, port) for nic in fabric for port in nic.ports if _is_up(port) and not _bits_per_s(port)), None)
     if without_rate:
-        why = machine.unknown.get(f"nics/{without_rate.key}/rate") or "its rate is in none of the sources"
-        return Egress(unknown(f"NIC {without_rate.name}: {why}; give one with --nic"), (), doubts)
+        nic, port = without_rate
+        why = machine.unknown.get(f"nics/{nic.key}/ports/{port.number}/rate_bits_per_s") or "its rate is in none of the sources"
+        return Egress(unknown(f"NIC {nic.name}: {why}; give one with --nic"), (), doubts)
     slots = _by_slot(fabric, tree, [port for port in shared if port.certain])
     return Egress(_all_slots(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
 
