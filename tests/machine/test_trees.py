@@ -61,6 +61,12 @@ def test_cards_that_are_not_accused() -> None:
     assert not findings(machine(card(CARD, driver="vfio-pci"), card(SECOND, device="0x101e")))  # of a guest, and a virtual function
 
 
+def test_the_second_function_of_a_bond_is_part_of_its_device() -> None:
+    device = {"/sys/class/infiniband/mlx5_bond_0": f"../../devices/{CARD}/infiniband/mlx5_bond_0"}
+    found = machine(card(CARD), card(CARD[:-1] + "1"), ({f"/sys/devices/{CARD}/infiniband/mlx5_bond_0/hca_type": "MT4129"}, device))
+    assert not findings(found) and [nic.name for nic in found.nics] == ["mlx5_bond_0", "eno1"]
+
+
 def test_a_card_that_works_as_ethernet_is_a_note() -> None:
     port = ({f"/sys/devices/{CARD}/net/ens1/type": "1"}, {
         "/sys/class/net/ens1": f"../../devices/{CARD}/net/ens1", f"/sys/devices/{CARD}/net/ens1/device": f"/sys/devices/{CARD}",

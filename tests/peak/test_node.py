@@ -86,10 +86,11 @@ def test_links_without_a_far_end():
     counted = Machine(gpus=some, gpu_links=tuple(GpuLink(gpu.key, None, 12) for gpu in some), pci=endpoints(some))
     assert node_of(counted).injection.bytes_per_s == 300e9
     assert len(node_of(counted).doubts) == 1 and "where the NVLinks lead" in node_of(counted).doubts[0]
-    cards = tuple(replace(gpu, model="NVIDIA A100 80GB PCIe") for gpu in some)
-    bridged = node_of(replace(counted, gpus=cards))
-    assert bridged.injection.name == "PCIe Gen4 x16"
-    assert "12 of each GPU" in bridged.doubts[-1]
+    for model in ("NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL", "NVIDIA A40", "NVIDIA A30", "NVIDIA RTX A6000", "NVIDIA H800 PCIe"):
+        cards = tuple(replace(gpu, model=model) for gpu in some)
+        bridged = node_of(replace(counted, gpus=cards))
+        assert bridged.injection.name == "PCIe Gen4 x16", model
+        assert "12 of each GPU" in bridged.doubts[-1]
 
 
 SLOT = PciDevice("0000:00:01.0", "bridge", link=PcieLink(8.0, 16, 8.0, 16))
@@ -186,6 +187,16 @@ def test_which_nics_count(nics, total, left):
     assert left in (*node.doubts, "")
 
 
+@pytest.mark.parametrize(("vendor", "device", "total"), [
+    (0x17DB, 0x0501, 100e9), (0x1590, 0x0371, 100e9), (0x8086, 0x1592, 25e9 * 8948 / 9038),
+], ids=["Slingshot", "the next Slingshot", "plain Ethernet"])  # fmt: skip
+def test_slingshot_is_no_tcp_over_one_interface(vendor, device, total):
+    nics = tuple(replace(_ethernet(f"hsn{index}", 200, 9000), address=f"0000:{index + 1:02x}:00.0") for index in range(4))
+    link = PcieLink(32.0, 16, 32.0, 16)
+    functions = tuple(PciDevice(nic.address, "nic", vendor_id=vendor, device_id=device, class_id=0x020000, link=link) for nic in nics)
+    assert node_of(Machine(gpus=gpus(4), nics=nics, pci=functions), 4).egress.bytes_per_s == pytest.approx(total)
+
+
 def test_two_ports_of_a_card_share_its_slot():
     port = Port(1, 200e9, state="active", link_layer="infiniband")
     two = (Nic("mlx5_0", "0000:80:00.0", rdma=True, ports=(port,)), Nic("mlx5_1", "0000:80:00.1", rdma=True, ports=(port,)))
@@ -210,6 +221,12 @@ def test_a_machine_without_gpus_takes_any_number_of_ranks():
 def test_an_unknown_egress_gives_the_reason_and_is_never_nothing(nics, why):
     egress = node_of(Machine(gpus=gpus(2), nics=nics)).egress
     assert (egress.bytes_per_s, egress.name) == (None, why)
+
+
+def test_an_unknown_rate_is_explained_as_its_source_does():
+    nics = (Nic("mlx5_0", rdma=True, ports=(Port(1, None, state="active"),)),)
+    machine = Machine(gpus=gpus(2), nics=nics, unknown={"nics/mlx5_0/ports/1/rate_bits_per_s": "MT4131 does not run at SDR"})
+    assert node_of(machine).egress.name == "NIC mlx5_0: MT4131 does not run at SDR; give one with --nic"
 
 
 def test_a_typed_pcie_link_is_every_gpus():

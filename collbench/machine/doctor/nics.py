@@ -195,8 +195,11 @@ def not_real(view: MachineView) -> Iterator[Finding]:
 
 
 def small_mtu(view: MachineView) -> Iterator[Finding]:
-    """CB2206: RoCE with packets of 1024 bytes, because the interface's frames hold 1500 bytes."""
-    ports = [(nic, port) for nic, port in _ports(view.rdma) if port.link_layer == "ethernet" and not is_down(port)]
+    """CB2206: RoCE with packets of 1024 bytes, because the interface's frames hold 1500 bytes. Not where InfiniBand is the fabric."""
+    up = [(nic, port) for nic, port in _ports(view.network) if not is_down(port)]
+    if any(port.link_layer == "infiniband" for _, port in up):
+        return
+    ports = [(nic, port) for nic, port in up if port.link_layer == "ethernet"]
     small = [(nic, port) for nic, port in ports if port.mtu_bytes and port.mtu_bytes < _ROCE_MTU]
     if small:
         nic, port = small[0]

@@ -20,7 +20,7 @@ from collbench.machine.pcie_links import PcieLinks, card_of
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
-from collbench.machine.readers.pci import is_with_cpu
+from collbench.machine.readers.pci import is_bridged, is_slingshot, is_with_cpu
 
 # A capacity with its name: the element of every reference rate.
 
@@ -411,7 +411,8 @@ def _add_links(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink],
 def _reaches_all(wires: Wires, gpu: Gpu, count: int, leads_back: bool, gpus: int) -> bool:
     """Return whether links with unknown far ends lead to a switch. Cards with bridges to one other card do not."""
     model = gpu_model(gpu.model)
-    if (leads_back or (model and model.bridge)) and gpus > 2:
+    bridged = is_bridged(gpu.model) or (model is not None and model.bridge)
+    if (leads_back or bridged) and gpus > 2:
         why = f"those of {gpu.model} lead to one other card, and no source shows to which"
         if leads_back:
             why = "the source shows that they lead back to the GPU"
@@ -498,7 +499,7 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
         return Egress(unknown(_why_no_nic(machine, management)))
     # InfiniBand, else RDMA over Ethernet, else one plain interface
     infiniband = [nic for nic in candidates if any(port.link_layer == "infiniband" and _is_up(port) for port in nic.ports)]
-    rdma = [nic for nic in candidates if nic.rdma or nic.gdr]
+    rdma = [nic for nic in candidates if _has_rdma(nic, tree)]
     fabric = infiniband or _fastest(rdma) or _fastest(candidates)[:1]
     why = "slower, or without RDMA" if rdma else "TCP takes one interface"
     if infiniband:
@@ -508,10 +509,11 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     doubts = tuple(_doubts_of_nics(machine, fabric, management, shared))
     if others:
         doubts = (f"not counted: {others} ({why})", *doubts)
-    without_rate = next((nic for nic in fabric if any(_is_up(port) and not _bits_per_s(port) for port in nic.ports)), None)
+    without_rate = next(((nic, port) for nic in fabric for port in nic.ports if _is_up(port) and not _bits_per_s(port)), None)
     if without_rate:
-        why = machine.unknown.get(f"nics/{without_rate.key}/rate") or "its rate is in none of the sources"
-        return Egress(unknown(f"NIC {without_rate.name}: {why}; give one with --nic"), (), doubts)
+        nic, port = without_rate
+        why = machine.unknown.get(f"nics/{nic.key}/ports/{port.number}/rate_bits_per_s") or "its rate is in none of the sources"
+        return Egress(unknown(f"NIC {nic.name}: {why}; give one with --nic"), (), doubts)
     slots = _by_slot(fabric, tree, [port for port in shared if port.certain])
     return Egress(_all_slots(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
 
@@ -571,6 +573,10 @@ def _is_up(port: Port) -> bool:
     return port.state in (None, "active") and (port.phys_state or "") not in _DOWN
 
 
+def _has_rdma(nic: Nic, tree: PcieTree) -> bool:
+    return bool(nic.rdma or nic.gdr or is_slingshot(tree.devices.get(nic.address or "")))
+
+
 def _bits_per_s(port: Port) -> float | None:
     return min((rate for rate in (port.rate_bits_per_s, port.shaped_bits_per_s) if rate), default=None)
 
@@ -610,7 +616,7 @@ def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> N
     rates_of_ports = [_bits_per_s(port) for nic in card if nic in counted for port in nic.ports if _is_up(port)]
     port_bits_per_s = tuple(rate for rate in rates_of_ports if rate)
     payload = 1.0
-    if not any(nic.rdma or nic.gdr or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card):
+    if not any(_has_rdma(nic, tree) or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card):
         port = card[0].ports[0]
         payload = tcp_efficiency(port.mtu_bytes or 1500, bool(port.shaped_bits_per_s))
     links = list({_slot_name(nic, tree): tree.of_device(nic.address) for nic in reversed(card)}.values())

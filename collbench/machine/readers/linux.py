@@ -207,11 +207,13 @@ _FLAGS = {"lm": "x86_64", "asimd": "aarch64"}  # of processors, by which their a
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "ppc64", "riscv64", "s390x", "i686")
 _HWLOC_NOTE = "/proc/hwloc-nofile-info"  # the file in which hwloc-gather-topology stores uname
 
-# NCCL uses NVIDIA's module (net_ib/gdr.cc), RCCL uses AMD's; its path differs between kernels.
+# NCCL uses NVIDIA's module (net_ib/gdr.cc), or Amazon's (https://github.com/openucx/ucx/pull/10704). RCCL uses AMD's; its path differs
+# between kernels.
 _PEER_MEMORY = (
     ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
     ("nv_mem_nc", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"),
     ("nvidia_peermem", "/sys/module/nvidia_peermem/version"),
+    ("efa_nv_peermem", "/sys/module/efa_nv_peermem/version"),
     ("amdkfd", "/sys/kernel/mm/memory_peers/amdkfd/version"),
     ("amdkfd", "/sys/kernel/memory_peers/amdkfd/version"),
     ("amdkfd", "/sys/memory_peers/amdkfd/version"),

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from collbench.machine.model import NCCL_TOPOLOGY, SWITCH, Gpu, GpuLink, LinkKind, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System
 from collbench.machine.readers import pci
 from collbench.machine.readers.pci import INTEL, MELLANOX, has_built_in_links, part_name
-from collbench.machine.readers.rdma import LANES, LinkLayer, parse_guid
+from collbench.machine.readers.rdma import LANES, OF_ONE_PORT, LinkLayer, is_bond, parse_guid
 from collbench.machine.readers.text import (
     FileLimits,
     Notes,
@@ -151,6 +151,8 @@ def _port(element: Element, name: str, device: PciDevice | None, virtual: str | 
     elif device and subclass == pci.ETHERNET and device.vendor_id in {MELLANOX, INTEL}:
         layer = "ethernet"
     rate, why = (None, f"the speed of a {virtual} is made up") if virtual else _rate(speed, layer == "infiniband")
+    if rate and is_bond(name):
+        rate, why = None, OF_ONE_PORT
     if rate is None:
         notes.unknown[f"nics/{name}/ports/{number}/rate_bits_per_s"] = why
     elif why:

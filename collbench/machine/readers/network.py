@@ -18,8 +18,10 @@ from collbench.machine.readers.pci import adapter_name
 from collbench.machine.readers.rdma import (
     IS_DOWN,
     MTUS,
+    OF_ONE_PORT,
     LinkLayer,
     falls_back,
+    is_bond,
     link_layer,
     parse_guid,
     parse_lid,
@@ -111,6 +113,8 @@ def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes:
     text = printable(place.text("rate") or "")
     if not text:
         return None, "the files hold no rate of this port"
+    if layer == "ethernet" and is_bond(place.key):
+        return _speed_of_bond(place.files, carrier), OF_ONE_PORT
     if falls_back(text) and layer == "ethernet":
         speed = speed_of(place.files, f"{ETHERNET_CLASS}/{carrier}") if carrier and not place.virtual else None
         return speed, f"the kernel prints '{text}' for unknown speeds, and the interface reports none"
@@ -120,6 +124,13 @@ def _rate(place: PortPlace, layer: LinkLayer | None, carrier: str | None, notes:
     if rate and falls_back(text) and layer == "infiniband":
         notes.doubt(f"{place.key} port {place.number} is read at SDR, which the kernel also prints for speeds it does not know")
     return rate, f"'{text}' is not a valid port rate"
+
+
+def _speed_of_bond(files: Files, carrier: str | None) -> float | None:
+    """Return the speed of all ports of a bond in use together; None if its interface is not visible. carrier: the bond, or a port of it."""
+    bond = (files.real(f"{ETHERNET_CLASS}/{carrier}/master") or "").rpartition("/")[2] or carrier
+    folder = f"{ETHERNET_CLASS}/{bond}"
+    return speed_of(files, folder) if made_of(files, folder) else None
 
 
 def _interfaces_of_port(files: Files, folder: str) -> tuple[str, ...]:
@@ -193,9 +204,20 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
         interfaces=interfaces,
         virtual=virtual,
         firmware=_word(files, f"{folder}/fw_ver"),
+        gdr=_reaches_gpus(files, function) if function else None,
         guid=parse_guid(files.text(f"{folder}/node_guid")),
         card_guid=parse_guid(files.text(f"{folder}/sys_image_guid")),
     )
+
+
+def _reaches_gpus(files: Files, function: str) -> bool | None:
+    """Return whether Amazon's driver reports that it reaches NVIDIA GPUs by itself, without a peer-memory module; None if it does not.
+
+    Its file is `p2p` ("NVIDIA", "NVIDIA peermem"), in older releases `gdr` (kernel/linux/efa/src/efa_sysfs.c and efa_p2p.c of
+    https://github.com/amzn/amzn-drivers).
+    """
+    reaches = (files.text(f"{function}/p2p") or "").startswith("NVIDIA") or files.text(f"{function}/gdr") == "1"
+    return True if reaches else None
 
 
 def _function(files: Files, name: str) -> str:

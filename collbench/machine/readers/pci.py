@@ -50,6 +50,16 @@ def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
     return gpu.architecture in _OF_MODULES and gpus >= _FEWEST
 
 
+# Cards whose NVLinks lead over a bridge to one other card: https://www.nvidia.com/en-us/design-visualization/nvlink-bridges/ (Quadro, RTX),
+# https://www.nvidia.com/en-us/data-center/a40/, https://www.nvidia.com/en-us/data-center/h100/ (NVL). H200 NVL also has bridges of four.
+_BRIDGED = re.compile(r"PCI[eE]|\bH100 NVL\b|\bA[34]0\b|\bRTX\b|\bQuadro\b")
+
+
+def is_bridged(model: str | None) -> bool:
+    """Return whether a GPU is a card of which NVLinks, if any, lead to one other card."""
+    return bool(_BRIDGED.search(model or ""))
+
+
 def is_with_cpu(model: str | None) -> bool:
     """Return whether a GPU is on a module with its CPU (GH200, GB200, GB300, GB10): NVLink-C2C joins them, not PCIe."""
     return bool(_WITH_CPU.search(model or ""))
@@ -162,6 +172,16 @@ def is_rdma_card(device: PciDevice) -> bool:
     """Return whether a network function supports RDMA: InfiniBand and Omni-Path by its class, RoCE (Mellanox) and EFA by its ids."""
     is_efa = device.vendor_id == AMAZON and (device.device_id or 0) >> 4 == 0xEFA
     return (device.class_id or 0) >> 8 in (INFINIBAND, FABRIC) or device.vendor_id == MELLANOX or is_efa
+
+
+# Slingshot's NICs (HPE Cassini) by vendor and device, as in drivers/net/ethernet/hpe/ss1/cass_core.h of
+# https://github.com/HewlettPackard/shs-cxi-driver. Linux shows them as Ethernet; libraries send over libfabric (provider cxi), not TCP.
+_SLINGSHOT = ((0x17DB, 0x0501), (0x1590, 0x0371))
+
+
+def is_slingshot(device: PciDevice | None) -> bool:
+    """Return whether a network function is of Slingshot: Ethernet without verbs, over which libraries use RDMA on all ports at once."""
+    return device is not None and (device.vendor_id, device.device_id) in _SLINGSHOT
 
 
 def model_of(device: PciDevice) -> str | None:

@@ -102,6 +102,18 @@ def state(text: str | None) -> str | None:
     return {"initializing": "init", "initialize": "init"}.get(word, word) or None
 
 
+# A bond of the ports of one card ("RoCE LAG") is one RDMA device. The kernel names it (mlx5_ib_stage_ib_reg_init in Linux
+# drivers/infiniband/hw/mlx5/main.c), and prints the rate of one port: https://github.com/deepseek-ai/DeepEP/pull/671 has 200 Gb/s printed
+# and 372 measured, https://github.com/NVIDIA/nccl/issues/1015 likewise.
+_BOND = "mlx5_bond_"
+OF_ONE_PORT = "what is printed is the rate of one port of this bond: the speed of its network interface is that of all"
+
+
+def is_bond(name: str) -> bool:
+    """Return whether an RDMA device is a bond of all ports of its card, by the kernel's name for it."""
+    return name.startswith(_BOND)
+
+
 def parse_guid(text: str | None) -> str | None:
     """Return "58a2:e103:002a:09b8" for that text and for "0x58a2e103002a09b8"; None for zero and other text."""
     digits = (text or "").strip().lower().removeprefix("0x").replace(":", "")

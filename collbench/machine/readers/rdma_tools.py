@@ -22,9 +22,11 @@ from collbench.machine.readers.rdma import (
     IS_DOWN,
     LANES,
     MTUS,
+    OF_ONE_PORT,
     WIDTHS,
     LinkLayer,
     fabric_rate,
+    is_bond,
     lane_name,
     lines_of,
     link_layer,
@@ -427,7 +429,10 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
         vendor = _PCI_VENDORS.get(whole(facts.get("vendor id"), 0, 0xFFFFFF) or 0)
         ports: list[Port] = []
         for number, lines in device.ports.items():
-            rate = rate_of(lines, link_layer(lines.get("link layer")))
+            layer = link_layer(lines.get("link layer"))
+            rate = rate_of(lines, layer)
+            if layer == "ethernet" and rate[1] and is_bond(device.name):
+                rate = (rate[0], None, OF_ONE_PORT)
             port, reasons = _port(number, lines, rate, no_mtu)
             ports.append(port)
             doubt = rate[2]

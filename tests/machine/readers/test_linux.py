@@ -118,6 +118,7 @@ SYSTEMS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("command line", {"/proc/cmdline": LINE},
         {"command_line": "ro rd.iscsi.password=masked ks=masked api_token=masked iommu=pt masked quiet"}),
     ("nvidia_peermem", {"/sys/module/nvidia_peermem/version": "535.104.05"}, {"peer_memory": ("nvidia_peermem",)}),
+    ("efa_nv_peermem", {"/sys/module/efa_nv_peermem/version": "1.0.0"}, {"peer_memory": ("efa_nv_peermem",)}),
     ("nv_mem", {f"{PEERS}/nv_mem/version": "1.3"}, {"peer_memory": ("nv_mem",)}),
     ("nv_mem_nc", {f"{PEERS}/nv_mem_nc/version": "1.3"}, {"peer_memory": ("nv_mem_nc",)}),
     ("amdkfd", {f"{PEERS}/amdkfd/version": "1"}, {"peer_memory": ("amdkfd",)}),

@@ -93,6 +93,8 @@ PORTS: dict[str, tuple[str, Facts, Any]] = {
     **{f"a speed that no port has: {speed!r}": (system(nic(ADDRESS, net("cxi0", speed))),
         lambda m, speed=speed: (rate(m), f"'{speed}' Mb/s" in m.unknown[RATE.format("cxi0")]), (None, True))
         for speed in ("200000000", "-1", "0", "", "fast", "1000000000000000000")},  # Slingshot's cxi gives 200000000
+    "of a bond NCCL writes the speed of one port": (system(nic(ADDRESS, net("mlx5_bond_0", 200000), class_id=ETHERNET)),
+        lambda m: (rate(m), "one port of this bond" in m.unknown[RATE.format("mlx5_bond_0")]), (None, True)),
     **{f"InfiniBand's rate is what line coding leaves: {speed}": (system(nic(ADDRESS, net("mlx5_0", speed))), rate, data)
         for speed, data in ((20000, 16e9), (40000, 32e9), (56000, 54.5e9), (100000, 100e9), (800000, 800e9))},
     "Ethernet at 40 carries 40": (system(nic(ADDRESS, net("eth2", 40000, port=0), class_id=ETHERNET)), rate, 40e9),

@@ -94,6 +94,17 @@ DEVICES: dict[str, tuple[Tree, Callable[[Machine], Any], Any]] = {
     "a bond shows in the table of addresses only": (tree(name="mlx5_bond_0",
         port={**ROCE, "gid_attrs/ndevs/0": "bond0", "gid_attrs/ndevs/1": "bond0"}, more={"/sys/class/net/bond0/mtu": "9000"}),
         lambda m: (m.nics[0].virtual, m.nics[0].interfaces, port(m).mtu_bytes), (None, ("bond0",), 4096)),
+    **{f"of a bond the rate of one port is printed, its interface has that of all: {carrier}": (tree(name="mlx5_bond_0",
+        port={**ROCE, "gid_attrs/ndevs/0": carrier}, links={"/sys/class/net/eth2/master": "../bond0"},
+        more={"/sys/class/net/bond0/speed": "200000", "/sys/class/net/bond0/bonding/mode": "802.3ad 4",
+        "/sys/class/net/eth2/speed": "100000"}), lambda m: (port(m).rate_bits_per_s, port(m).rate_text), (200e9, "100 Gb/sec (4X EDR)"))
+        for carrier in ("bond0", "eth2")},
+    "a bond without its interface, as in a container": (tree(name="mlx5_bond_0", port=ROCE),
+        lambda m: (port(m).rate_bits_per_s, "one port of this bond" in m.unknown[RATE("mlx5_bond_0")]), (None, True)),
+    **{f"Amazon's driver reaches GPUs by itself or not: {more}": (tree(name="efa_0", more={f"{BRIDGE}/0000:19:00.0/{name}": text
+        for name, text in more.items()}), lambda m: m.nics[0].gdr, gdr)
+        for more, gdr in (({"p2p": "NVIDIA\n"}, True), ({"p2p": "NVIDIA peermem"}, True), ({"gdr": "1\n"}, True), ({"gdr": "0"}, None),
+        ({"p2p": "\n"}, None), ({"p2p": "NEURON"}, None))},
     "software RDMA is virtual even below a PCI device": (tree(name="rxe0", port=ROCE, device={"parent": "eth0\n"}),
         lambda m: (m.nics[0].virtual, m.nics[0].address, m.nics[0].interfaces, m.nics[0].numa, "nics/rxe0/address" in m.unknown),
         ("software RDMA (rxe) over eth0", None, ("eth0",), None, False)),

@@ -173,6 +173,12 @@ def test_ethernets_rate_is_what_is_printed(printed: str) -> None:
     assert bool(machine.doubts) == (printed == "10")
 
 
+def test_the_rate_of_a_bond_is_not_that_of_the_port_that_is_printed() -> None:
+    machine = ibstat(("InfiniBand", "Ethernet"), ("'mlx5_0'", "'mlx5_bond_0'"))
+    assert (machine.nics[0].ports[0].rate_bits_per_s, machine.nics[0].ports[0].rate_text) == (None, "400")
+    assert "one port of this bond" in machine.unknown["nics/mlx5_bond_0/ports/1/rate_bits_per_s"]
+
+
 ONE_PORT = "CA: 'mlx5_2'\nPort 1:\nState: Active\nPhysical state: LinkUp\nRate: 200\nBase lid: 3\nSM lid: 1\nLink layer: InfiniBand\n"
 NO_DEVICE = {"nics": "ibv_devinfo found no RDMA device: a container, or no driver"}
 TWO = DEVINFO + changed(DEVINFO, ("mlx5_0", "mlx5_1"), ("4129", "4123")) + DEVINFO_PORT.replace("port:\t1", "port:\t2")
