@@ -184,6 +184,13 @@ class TestMismatch:
         verdict = judged(tmp_path, {rank: entries([("all_to_all", 10 + rank)] * 3) for rank in range(3)}, WORLD)
         assert verdict.result is AutopsyResult.NOTHING_FOUND
 
+    def test_uneven_all_to_alls_there_and_back_are_not_a_different_order(self, tmp_path):
+        ranks = {rank: entries([("all_to_all", 100 - 40 * rank), ("all_to_all", 60 + 40 * rank)]) for rank in range(2)}
+        for there, back in ranks.values():
+            there["output_sizes"], back["output_sizes"] = back["input_sizes"], there["input_sizes"]
+        verdict = judged(tmp_path, ranks, TWO)
+        assert (verdict.result, verdict.findings) == (AutopsyResult.NOTHING_FOUND, ())
+
 
 class TestSeveralGroups:
     def test_the_cause_in_one_group_explains_the_others(self, tmp_path):
