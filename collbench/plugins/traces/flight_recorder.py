@@ -4,6 +4,7 @@ Of NCCL, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes them to the file prefix of `TORCH
 library, `torch._C._distributed_c10d._dump_fr_trace()` and `_dump_fr_trace_json()` return them. The rank is only in the file's name.
 
 With NCCL, the operations of a batch are recorded without a state, then an entry "coalesced" has the state of the batch.
+With NCCL, an entry of a scatter has the output of the rank as its input, and as its output the inputs of the root (elsewhere an empty one).
 With Gloo, a dump has no ranks of groups, no start and end, and no messages; an operation that failed is retired like one that completed.
 """
 
@@ -182,10 +183,10 @@ class _Rows:
                 self.batches.append((self.count, number, *numbers, (state, start, end, duration)))
                 return
             dtype = DTYPE.get(_DTYPES.get(types[0], ""), NONE) if types else NONE
+            sent, received = _sizes(kind, entry)
             self.rows += pack_operation(
-                kind, dtype, NONE, state, number, UNKNOWN if sequence is None else sequence,
-                _elements(get("input_sizes") or ()), _elements(get("output_sizes") or ()), peer, UNKNOWN, UNKNOWN, UNKNOWN,
-                created, start, end, duration,
+                kind, dtype, NONE, state, number, UNKNOWN if sequence is None else sequence, sent, received,
+                peer, UNKNOWN, UNKNOWN, UNKNOWN, created, start, end, duration,
             )  # fmt: skip
             frames = get("frames")
             if frames:
@@ -291,6 +292,7 @@ _COMPLETED = STATE["completed"]
 _RETIRED = STATE["retired"]
 _OF_BATCH = ("state", "start", "end", "duration")
 _MESSAGES = (KIND["send"], KIND["recv"])
+_SCATTER = KIND["scatter"]
 
 
 def _operation(name: str) -> tuple[int, int, bool]:
@@ -302,6 +304,15 @@ def _operation(name: str) -> tuple[int, int, bool]:
     kind = KIND.get({"allreducebarrier": "barrier", "recvanysource": "recv"}.get(plain, plain), KIND["other"])
     peer = re.search(r"(?:->|<-)(\d{1,9})$", words[-1])
     return kind, int(peer[1]) if peer else UNKNOWN, False
+
+
+def _sizes(kind: int, entry: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the elements that a rank sends and receives."""
+    sent = _elements(entry.get("input_sizes") or ())
+    received = _elements(entry.get("output_sizes") or ())
+    if kind == _SCATTER and sent and not 0 < received <= sent:
+        return received, sent
+    return sent, received
 
 
 def _elements(sizes: Any) -> int:

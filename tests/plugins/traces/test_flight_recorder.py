@@ -85,6 +85,16 @@ def test_messages_have_the_peer_as_a_rank_of_the_job_and_batches_are_one_call(tm
     assert rank.world == 4
 
 
+@pytest.mark.parametrize(("inputs", "outputs", "sizes"), [
+    ([[8]], [[8], [8], [8]], (24, 8)), ([[8]], [[0]], (0, 8)),  # the root with NCCL, and another rank
+    ([[8], [8], [8]], [[8]], (24, 8)), ([], [[8]], (0, 8)),  # with Gloo
+])  # fmt: skip
+def test_sizes_of_a_scatter(tmp_path, inputs, outputs, sizes):
+    entry = {**entries([("scatter", 8)])[0], "input_sizes": inputs, "output_sizes": outputs}
+    (operation,) = read_dump(tmp_path, document([entry])).operations
+    assert (operation["sent"], operation["received"]) == sizes
+
+
 def test_the_place_in_the_program_is_the_innermost_that_is_not_of_pytorch(tmp_path):
     frames = [("/x/torch/distributed/c10d.py", 7, "wrapper"), ("/home/me/train.py", 41, "step"), ("/home/me/train.py", 90, "main")]
     entry = {**entries([("all_reduce", 4)])[0], "frames": [{"filename": file, "line": line, "name": name} for file, line, name in frames]}
