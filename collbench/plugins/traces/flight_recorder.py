@@ -275,9 +275,9 @@ class _Rows:
         progress = {}
         for key, value in status.items():
             last = dict_of(value)
-            called = last.get("last_enqueued_collective")
-            completed = last.get("last_completed_collective")
-            if not (type(called) is int and type(completed) is int and UNKNOWN <= completed <= called):
+            called = _number(last.get("last_enqueued_collective"))
+            completed = _number(last.get("last_completed_collective"))
+            if called is None or completed is None or not UNKNOWN <= completed <= called:
                 continue
             name = by_order.get(key)
             if key not in by_id and name is not None and all(name != group for group, _ in self.groups):
@@ -293,6 +293,13 @@ _RETIRED = STATE["retired"]
 _OF_BATCH = ("state", "start", "end", "duration")
 _MESSAGES = (KIND["send"], KIND["recv"])
 _SCATTER = KIND["scatter"]
+
+
+def _number(value: Any) -> int | None:
+    """Return a number of a status, which is a text in JSON; None for another value."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
+        return int(value)
+    return value if type(value) is int else None
 
 
 def _operation(name: str) -> tuple[int, int, bool]:

@@ -53,6 +53,7 @@ def test_compressed_and_json_dumps_are_the_same_and_an_overwritten_buffer_has_no
     one, other = read_one(RECORDED / "dump_rank_1"), read_one(Path(__file__).with_name("json_rank_1.json"))
     assert (one.operations == other.operations).all()
     assert (one.groups, one.world, one.missing) == (other.groups, other.world, other.missing)
+    assert one.progress == other.progress == {0: (23, 22), 1: (1, 1)}
     dump = json.dumps(document(entries([("all_reduce", 4)]), {"0": range(8)})).encode()
     rank = read_dump(tmp_path, gzip.compress(dump), "trace_7.json.gz")
     assert (rank.rank, rank.world, rank.groups[0].ranks) == (7, 8, tuple(range(8)))
