@@ -192,6 +192,17 @@ class TestMismatch:
         assert (verdict.result, verdict.findings) == (AutopsyResult.NOTHING_FOUND, ())
 
 
+def test_a_batch_of_which_the_first_operations_were_overwritten_is_no_mismatch(tmp_path):
+    batch = entries([("_broadcast_oop", size) for size in (10, 20, 30)])
+    later = entries([*STEP, waiting(STEP[0])], begin=2)
+    calls = [{**call, "collective_seq_id": 1} for call in batch] + later
+    for number, call in enumerate(calls):
+        call["record_id"] = 5000 + number
+    verdict = judged(tmp_path, {0: calls[1:], 1: calls[1:], 2: calls[:-1]}, WORLD)
+    assert first(verdict) == (AutopsyCause.NOT_ARRIVED, (2,), 5)
+    assert len(verdict.findings) == 1
+
+
 class TestSeveralGroups:
     def test_the_cause_in_one_group_explains_the_others(self, tmp_path):
         whole, pair = entries([("all_reduce", 4)] * 3), waiting(("all_reduce", 9))
