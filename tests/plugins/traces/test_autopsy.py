@@ -203,6 +203,16 @@ def test_a_batch_of_which_the_first_operations_were_overwritten_is_no_mismatch(t
     assert len(verdict.findings) == 1
 
 
+def test_collectives_of_completed_batches_are_not_pending_in_dumps_of_active_operations(tmp_path):
+    called = []
+    for number in (1, 4):  # the entry of each batch, which has completed, is left out
+        batch = entries([("_broadcast_oop", size, "scheduled") for size in (10, 20)])
+        called += [{**call, "collective_seq_id": number, "record_id": 4 * number + at} for at, call in enumerate(batch)]
+    late = [{**call, "record_id": 30} for call in entries([waiting(STEP[0])], begin=5)]
+    verdict = judged(tmp_path, {0: called + late, 1: called + late, 2: called}, WORLD)
+    assert first(verdict) == (AutopsyCause.NOT_ARRIVED, (2,), 5)
+
+
 class TestSeveralGroups:
     def test_the_cause_in_one_group_explains_the_others(self, tmp_path):
         whole, pair = entries([("all_reduce", 4)] * 3), waiting(("all_reduce", 9))
