@@ -4,6 +4,7 @@ Of NCCL, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes them to the file prefix of `TORCH
 library, `torch._C._distributed_c10d._dump_fr_trace()` and `_dump_fr_trace_json()` return them. The rank is only in the file's name.
 
 With NCCL, the operations of a batch are recorded without a state, then an entry "coalesced" has the state of the batch.
+With NCCL, an entry of a scatter has the output of the rank as its input, and as its output the inputs of the root (elsewhere an empty one).
 With Gloo, a dump has no ranks of groups, no start and end, and no messages; an operation that failed is retired like one that completed.
 """
 
@@ -132,8 +133,8 @@ class _Rows:
         self.names: dict[str, tuple[int, int, bool]] = {}  # kind, peer, whether it only ends a batch
         self.first_record = self.last_record = 0
         self.seen = self.ended = 0
-        self.parts: list[int] = []  # rows of the messages of the same number just before
-        self.of_parts: tuple[int, Any] | None = None  # their group and number
+        self.parts: list[int] = []  # rows of the operations of the same number just before that may be a batch
+        self.of_parts: tuple[int, Any, bool] | None = None  # their group and number, and whether they are messages
         self.without_end: list[list[int]] = []  # parts of which the entry of the batch was left out
         self.places: dict[int, str] = {}
         self.has_messages = True
@@ -160,7 +161,7 @@ class _Rows:
                     raise TypeError
                 number = self.groups[pair] = len(self.groups)
                 self.by_id[str(get("pg_id"))] = number
-            message = get("is_p2p") and kind in _MESSAGES
+            message = bool(get("is_p2p")) and kind in _MESSAGES
             sequence = get("p2p_seq_id") if message else get("collective_seq_id", get("seq_id"))
             types = get("input_dtypes") or get("output_dtypes")
             state = STATE.get(get("state"), NONE)  # type: ignore[arg-type]
@@ -170,8 +171,9 @@ class _Rows:
             self.has_messages &= not name.startswith("gloo:")
             self.ended += state in (_COMPLETED, _RETIRED)
             record = get("record_id", 0)
-            if message or self.parts:
-                self._follow_batch((number, sequence) if message else None, marker, record > self.last_record + 1)
+            may_be_part = message or (state == _SCHEDULED and not marker and sequence is not None)
+            if may_be_part or self.parts:
+                self._follow_batch((number, sequence, message) if may_be_part else None, marker, record > self.last_record + 1)
             self.last_record = record
             times = get("time_created_ns"), get("time_discovered_started_ns"), get("time_discovered_completed_ns")
             created, start, end = (time or UNKNOWN for time in times)
@@ -182,10 +184,10 @@ class _Rows:
                 self.batches.append((self.count, number, *numbers, (state, start, end, duration)))
                 return
             dtype = DTYPE.get(_DTYPES.get(types[0], ""), NONE) if types else NONE
+            sent, received = _sizes(kind, entry)
             self.rows += pack_operation(
-                kind, dtype, NONE, state, number, UNKNOWN if sequence is None else sequence,
-                _elements(get("input_sizes") or ()), _elements(get("output_sizes") or ()), peer, UNKNOWN, UNKNOWN, UNKNOWN,
-                created, start, end, duration,
+                kind, dtype, NONE, state, number, UNKNOWN if sequence is None else sequence, sent, received,
+                peer, UNKNOWN, UNKNOWN, UNKNOWN, created, start, end, duration,
             )  # fmt: skip
             frames = get("frames")
             if frames:
@@ -196,8 +198,8 @@ class _Rows:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
             raise self._invalid(error) from error
 
-    def _follow_batch(self, of: tuple[int, Any] | None, is_end: bool, is_gap: bool) -> None:
-        """Note messages before a gap. of: group and number of a message, None for another entry; is_end: of a batch.
+    def _follow_batch(self, of: tuple[int, Any, bool] | None, is_end: bool, is_gap: bool) -> None:
+        """Note batches before a gap. of: as `of_parts`, None for an entry that is no part of a batch; is_end: of a batch.
 
         A dump of active operations has the parts of all batches, since they have no state, but not the entries of completed batches.
         """
@@ -245,13 +247,17 @@ class _Rows:
     def _complete_batches(self, operations: NDArray[Any]) -> None:
         """Give the operations of a batch the state and times of the batch, which the entry after them has.
 
-        Without that entry the batch has completed. A batch of one message then looks like a single message, which may be pending.
+        Without that entry the batch has completed. A batch of one operation then looks like a single one, which may be pending: a message
+        has no state, and a collective is taken for a single one.
         """
         if self.without_end and not self.ended and self.parts:
             self.without_end.append(self.parts)
         for rows in self.without_end:
-            scheduled = [row for row in rows if operations["state"][row] == STATE["scheduled"]]
-            operations["state"][scheduled] = _COMPLETED if len(rows) > 1 else NONE
+            scheduled = [row for row in rows if operations["state"][row] == _SCHEDULED]
+            if len(rows) > 1:
+                operations["state"][scheduled] = _COMPLETED
+            elif operations["kind"][rows[0]] in _MESSAGES:
+                operations["state"][scheduled] = NONE
         for before, group, collective, message, values in self.batches:
             row = before - 1
             is_message = row >= 0 and operations["kind"][row] in _MESSAGES
@@ -274,9 +280,9 @@ class _Rows:
         progress = {}
         for key, value in status.items():
             last = dict_of(value)
-            called = last.get("last_enqueued_collective")
-            completed = last.get("last_completed_collective")
-            if not (type(called) is int and type(completed) is int and UNKNOWN <= completed <= called):
+            called = _number(last.get("last_enqueued_collective"))
+            completed = _number(last.get("last_completed_collective"))
+            if called is None or completed is None or not UNKNOWN <= completed <= called:
                 continue
             name = by_order.get(key)
             if key not in by_id and name is not None and all(name != group for group, _ in self.groups):
@@ -287,10 +293,19 @@ class _Rows:
         return progress
 
 
+_SCHEDULED = STATE["scheduled"]
 _COMPLETED = STATE["completed"]
 _RETIRED = STATE["retired"]
 _OF_BATCH = ("state", "start", "end", "duration")
 _MESSAGES = (KIND["send"], KIND["recv"])
+_SCATTER = KIND["scatter"]
+
+
+def _number(value: Any) -> int | None:
+    """Return a number of a status, which is a text in JSON; None for another value."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
+        return int(value)
+    return value if type(value) is int else None
 
 
 def _operation(name: str) -> tuple[int, int, bool]:
@@ -302,6 +317,15 @@ def _operation(name: str) -> tuple[int, int, bool]:
     kind = KIND.get({"allreducebarrier": "barrier", "recvanysource": "recv"}.get(plain, plain), KIND["other"])
     peer = re.search(r"(?:->|<-)(\d{1,9})$", words[-1])
     return kind, int(peer[1]) if peer else UNKNOWN, False
+
+
+def _sizes(kind: int, entry: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the elements that a rank sends and receives."""
+    sent = _elements(entry.get("input_sizes") or ())
+    received = _elements(entry.get("output_sizes") or ())
+    if kind == _SCATTER and sent and not 0 < received <= sent:
+        return received, sent
+    return sent, received
 
 
 def _elements(sizes: Any) -> int:

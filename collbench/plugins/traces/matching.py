@@ -71,11 +71,16 @@ def _match_group(trace: Trace, group: int, indices: Sequence[NDArray[Any]]) -> G
         collectives.append(index[~is_message])
         sequences.append(table["sequence"][~is_message])
         messages.append(index[is_message])
-    return GroupMatch(group, members, _match_collectives(collectives, sequences), _match_messages(trace, members, messages, position))
+    is_cut = [Part.BEGINNING in trace.ranks[member].missing for member in members]
+    calls = _match_collectives(collectives, sequences, is_cut)
+    return GroupMatch(group, members, calls, _match_messages(trace, members, messages, position))
 
 
-def _match_collectives(collectives: Sequence[NDArray[Any]], sequences: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return the [collectives × members] indices of the operations of the same number. Coalesced operations have the same number."""
+def _match_collectives(collectives: Sequence[NDArray[Any]], sequences: Sequence[NDArray[Any]], is_cut: Sequence[bool]) -> NDArray[Any]:
+    """Return the [collectives × members] indices of the operations of the same number. Coalesced operations have the same number.
+
+    is_cut   by member whether its first operations are not in its trace
+    """
     counts = [len(indices) for indices in collectives]
     if not sum(counts):
         return np.zeros((0, len(collectives)), np.int64)
@@ -83,13 +88,32 @@ def _match_collectives(collectives: Sequence[NDArray[Any]], sequences: Sequence[
         orders = [np.argsort(numbers, kind="stable") for numbers in sequences]
         ordered = [numbers[order] for numbers, order in zip(sequences, orders, strict=True)]
         collectives = [indices[order] for indices, order in zip(collectives, orders, strict=True)]
-        rows = _row_numbers(np.concatenate(ordered), np.concatenate([_occurrences(numbers) for numbers in ordered]))
+        occurrences = [_occurrences(numbers) for numbers in ordered]
+        _align_ends(ordered, occurrences, is_cut)
+        rows = _row_numbers(np.concatenate(ordered), np.concatenate(occurrences))
     else:
         rows = np.concatenate([np.arange(count) for count in counts])
     indices = np.concatenate(collectives)
     calls = np.full((int(rows.max()) + 1, len(collectives)), UNKNOWN, np.int64)
     calls[rows, np.repeat(np.arange(len(collectives)), counts)] = indices
     return calls
+
+
+def _align_ends(ordered: Sequence[NDArray[Any]], occurrences: Sequence[NDArray[Any]], is_cut: Sequence[bool]) -> None:
+    """Count the operations of the first number of a cut trace from their end, since the first of them may have been overwritten."""
+    most: dict[int, int] = {}  # operations of a number at a member
+    for numbers, nth, without_begin in zip(ordered, occurrences, is_cut, strict=True):
+        if not without_begin or not len(numbers) or numbers[0] == numbers[-1]:
+            continue
+        first = int(numbers[0])
+        if first not in most:
+            most[first] = max(_count(of_member, first) for of_member in ordered)
+        own = _count(numbers, first)
+        nth[:own] += most[first] - own
+
+
+def _count(ascending: NDArray[Any], number: int) -> int:
+    return int(np.searchsorted(ascending, number, side="right") - np.searchsorted(ascending, number))
 
 
 def _occurrences(ascending: NDArray[Any]) -> NDArray[Any]:
@@ -415,7 +439,9 @@ def _of_call(trace: Trace, matched: GroupMatch, row: int, sequence: int) -> Trac
             return None
         field, values, parties = disagreement
         is_party = parties or called
-    if field not in (DifferingField.MISSING, DifferingField.REDOP, DifferingField.ROOT):
+    # parts of an uneven all-to-all that are not recorded: what one rank sends may be what another one receives, in any order
+    has_unknown_parts = field is DifferingField.SIZE and kind in ("alltoall", "alltoallv") and Part.SPLITS in trace.missing
+    if not has_unknown_parts and field not in (DifferingField.MISSING, DifferingField.REDOP, DifferingField.ROOT):
         exchanged = _exchanged(trace, matched, row, sequence)
         if exchanged:
             field = DifferingField.ORDER

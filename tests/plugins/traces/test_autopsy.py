@@ -184,6 +184,34 @@ class TestMismatch:
         verdict = judged(tmp_path, {rank: entries([("all_to_all", 10 + rank)] * 3) for rank in range(3)}, WORLD)
         assert verdict.result is AutopsyResult.NOTHING_FOUND
 
+    def test_uneven_all_to_alls_there_and_back_are_not_a_different_order(self, tmp_path):
+        ranks = {rank: entries([("all_to_all", 100 - 40 * rank), ("all_to_all", 60 + 40 * rank)]) for rank in range(2)}
+        for there, back in ranks.values():
+            there["output_sizes"], back["output_sizes"] = back["input_sizes"], there["input_sizes"]
+        verdict = judged(tmp_path, ranks, TWO)
+        assert (verdict.result, verdict.findings) == (AutopsyResult.NOTHING_FOUND, ())
+
+
+def test_a_batch_of_which_the_first_operations_were_overwritten_is_no_mismatch(tmp_path):
+    batch = entries([("_broadcast_oop", size) for size in (10, 20, 30)])
+    later = entries([*STEP, waiting(STEP[0])], begin=2)
+    calls = [{**call, "collective_seq_id": 1} for call in batch] + later
+    for number, call in enumerate(calls):
+        call["record_id"] = 5000 + number
+    verdict = judged(tmp_path, {0: calls[1:], 1: calls[1:], 2: calls[:-1]}, WORLD)
+    assert first(verdict) == (AutopsyCause.NOT_ARRIVED, (2,), 5)
+    assert len(verdict.findings) == 1
+
+
+def test_collectives_of_completed_batches_are_not_pending_in_dumps_of_active_operations(tmp_path):
+    called = []
+    for number in (1, 4):  # the entry of each batch, which has completed, is left out
+        batch = entries([("_broadcast_oop", size, "scheduled") for size in (10, 20)])
+        called += [{**call, "collective_seq_id": number, "record_id": 4 * number + at} for at, call in enumerate(batch)]
+    late = [{**call, "record_id": 30} for call in entries([waiting(STEP[0])], begin=5)]
+    verdict = judged(tmp_path, {0: called + late, 1: called + late, 2: called}, WORLD)
+    assert first(verdict) == (AutopsyCause.NOT_ARRIVED, (2,), 5)
+
 
 class TestSeveralGroups:
     def test_the_cause_in_one_group_explains_the_others(self, tmp_path):

@@ -53,6 +53,7 @@ def test_compressed_and_json_dumps_are_the_same_and_an_overwritten_buffer_has_no
     one, other = read_one(RECORDED / "dump_rank_1"), read_one(Path(__file__).with_name("json_rank_1.json"))
     assert (one.operations == other.operations).all()
     assert (one.groups, one.world, one.missing) == (other.groups, other.world, other.missing)
+    assert one.progress == other.progress == {0: (23, 22), 1: (1, 1)}
     dump = json.dumps(document(entries([("all_reduce", 4)]), {"0": range(8)})).encode()
     rank = read_dump(tmp_path, gzip.compress(dump), "trace_7.json.gz")
     assert (rank.rank, rank.world, rank.groups[0].ranks) == (7, 8, tuple(range(8)))
@@ -83,6 +84,16 @@ def test_messages_have_the_peer_as_a_rank_of_the_job_and_batches_are_one_call(tm
     first, second, third, fourth = rank.operations["batch"].tolist()
     assert first == second != third == fourth and UNKNOWN not in (first, third)
     assert rank.world == 4
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "sizes"), [
+    ([[8]], [[8], [8], [8]], (24, 8)), ([[8]], [[0]], (0, 8)),  # the root with NCCL, and another rank
+    ([[8], [8], [8]], [[8]], (24, 8)), ([], [[8]], (0, 8)),  # with Gloo
+])  # fmt: skip
+def test_sizes_of_a_scatter(tmp_path, inputs, outputs, sizes):
+    entry = {**entries([("scatter", 8)])[0], "input_sizes": inputs, "output_sizes": outputs}
+    (operation,) = read_dump(tmp_path, document([entry])).operations
+    assert (operation["sent"], operation["received"]) == sizes
 
 
 def test_the_place_in_the_program_is_the_innermost_that_is_not_of_pytorch(tmp_path):
