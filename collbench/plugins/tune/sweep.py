@@ -155,7 +155,7 @@ def disputed(sizes: Sequence[TunedSize]) -> list[TunedSize]:
 
 
 def _scope(size: TunedSize) -> tuple[object, ...]:
-    """Return what a rule of the library's file can tell apart: no data type, and the number of nodes only for NCCL."""
+    """Return what a rule of the library's file distinguishes: no data type, and the number of nodes only for NCCL."""
     return size.library, size.operation, size.nodes if size.library == "nccl" else 0, size.ranks
 
 
