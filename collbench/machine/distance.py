@@ -19,8 +19,8 @@ import msgspec
 
 from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
-from collbench.machine.pcie_links import bus_of, card_of
-from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
+from collbench.machine.pcie_links import bus_of
+from collbench.machine.readers.pci import NAMED_BY_A_FILE, card_of, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from collbench.machine.files import Files, Folder
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine, Nic, PciDevice, System, with_reasons
-from collbench.machine.pcie_links import card_of
 from collbench.machine.readers import linux, network, pci
 from collbench.machine.readers.rdma import is_bond
 from collbench.machine.readers.text import printable
@@ -45,10 +44,12 @@ def _cards(devices: tuple[PciDevice, ...], nics: tuple[Nic, ...], has_classes: b
         return Machine()  # the card of this device is unknown
     with_device = {nic.address for nic in nics if nic.rdma}
     names = {nic.address: nic.name for nic in nics if nic.address}
-    bonded = {card_of(nic.address) for nic in nics if nic.rdma and nic.address and is_bond(nic.name)}  # one device for all its functions
+    bonded = {
+        pci.card_of(nic.address) for nic in nics if nic.rdma and nic.address and is_bond(nic.name)
+    }  # one device for all its functions
     cards = []
     for device in devices:
-        if device.kind != "nic" or device.virtual or device.address in with_device or card_of(device.address) in bonded:
+        if device.kind != "nic" or device.virtual or device.address in with_device or pci.card_of(device.address) in bonded:
             continue
         card = pci.nic(device, frozenset())
         if not has_classes:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from collbench.machine.merge import origin
 from collbench.machine.model import BRIDGES, Machine, PciDevice, PcieLink, is_nccl_topology
+from collbench.machine.readers.pci import card_of
 
 _Figure = TypeVar("_Figure", int, float)
 
@@ -17,11 +18,6 @@ _Figure = TypeVar("_Figure", int, float)
 def bus_of(address: str) -> str:
     """Return the bus of a PCI function: "0000:19" of "0000:19:00.0"."""
     return address.rpartition(":")[0]
-
-
-def card_of(address: str) -> str:
-    """Return the card of a PCI function: "0000:19:00" of "0000:19:00.0"."""
-    return address.rpartition(".")[0]
 
 
 class PcieLinks:

@@ -9,9 +9,8 @@ from statistics import median
 from collbench.machine.distance import CLOSE
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down
 from collbench.machine.model import Nic, PciDevice, PcieLink, Port, is_nccl_topology
-from collbench.machine.pcie_links import card_of
 from collbench.machine.ports import nvlink_management
-from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
+from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX, card_of
 from collbench.units import listed, plural
 
 # CB2221 to CB2225, counters of NICs. They count since their last reset, at an unknown time.

@@ -8,7 +8,7 @@ import msgspec
 
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes
 from collbench.machine.model import PciDevice, PcieLink
-from collbench.machine.pcie_links import card_of
+from collbench.machine.readers.pci import card_of
 from collbench.units import listed, plural
 
 _IDLE = 2.5  # GT/s to which an idle GPU's link falls

@@ -16,11 +16,11 @@ from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
-from collbench.machine.pcie_links import PcieLinks, card_of
+from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
-from collbench.machine.readers.pci import is_bridged, is_slingshot, is_with_cpu
+from collbench.machine.readers.pci import card_of, is_bridged, is_slingshot, is_with_cpu
 
 # A capacity with its name: the element of every reference rate.
 

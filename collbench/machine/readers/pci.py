@@ -168,6 +168,11 @@ def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
     )
 
 
+def card_of(address: str) -> str:
+    """Return the card of a PCI function: "0000:19:00" of "0000:19:00.0"."""
+    return address.rpartition(".")[0]
+
+
 def is_rdma_card(device: PciDevice) -> bool:
     """Return whether a network function supports RDMA: InfiniBand and Omni-Path by its class, RoCE (Mellanox) and EFA by its ids."""
     is_efa = device.vendor_id == AMAZON and (device.device_id or 0) >> 4 == 0xEFA
