@@ -28,6 +28,7 @@ class Member(msgspec.Struct, frozen=True):
     address: str = LOOPBACK  # at which the ranks of other hosts reach this one
     routes: tuple[tuple[str, str], ...] = ()  # while joining: this rank's address and rank 0's, by address family
     addresses: tuple[str, ...] = ()  # on the first rank of a node, if there are several nodes: its host's for other hosts
+    cpu_limit: tuple[int, float] | None = None  # of CPU time, as of a container: (number of the control group on its host, cores)
     began: int = -1  # when its process began, in clock ticks since its host's boot; -1 where unknown
 
     def __str__(self) -> str:
@@ -56,8 +57,16 @@ class Members:
         return next((host for host in self.hosts if len(self.on_host(host)) > self.cores_on(host)), None)
 
     def cores_on(self, host: str | None = None) -> int:
-        """Return how many cores the ranks of a host (this one by default) may use together. A bound rank adds only its own cores."""
-        return len({cpu for member in self.on_host(host) for cpu in member.cpus})
+        """Return how many cores the ranks of a host (this one by default) may use together, at least 1.
+
+        A bound rank adds only its own cores. A limit of CPU time counts as so many whole cores.
+        """
+        members = self.on_host(host)
+        cores = len({cpu for member in members for cpu in member.cpus})
+        limits = {member.cpu_limit for member in members}
+        if None in limits:
+            return cores
+        return min(cores, max(1, int(sum(limit[1] for limit in limits if limit))))
 
 
 def addressed(members: Sequence[Member]) -> list[Member]:

@@ -36,6 +36,7 @@ from collbench.errors import (
 from collbench.launch.detect import LAUNCHER as KUBERNETES
 from collbench.launch.detect import is_hydra, left_over_variables
 from collbench.launch.info import LaunchInfo
+from collbench.launch.limits import cpu_limit
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.spawn import record_exit
 from collbench.launch.supervise import report_error
@@ -77,7 +78,9 @@ class World(Members):
         if info.local_rank == 0:
             remove_abandoned()
         cpus = tuple(sorted(os.sched_getaffinity(0)))
-        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
+        me = Member(
+            info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, cpu_limit=cpu_limit(), began=began_of(os.getpid())
+        )  # fmt: skip
         super().__init__(me)
         self.rank = info.rank
         self.size = info.ranks

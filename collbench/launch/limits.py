@@ -109,21 +109,48 @@ def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[i
         yield limit - found, "ulimit -u"
 
 
-def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the free amount in each control group of this process, from its own to the topmost.
+def cpu_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> tuple[int, float] | None:
+    """Return the lowest limit of CPU time of this process's control groups: (the group's number on this host, cores); None without one.
 
-    Both versions of cgroups(7) are supported.
+    A container has it, like a pod with a limit of CPUs. Once its processes have used their share of a period, the kernel lets none of them
+    run until the next one, although each may use every core.
     """
+    lowest: tuple[int, float] | None = None
+    with suppress(OSError):  # a kernel without control groups
+        for group in _groups("cpu", proc, cgroups):
+            cores = _cores_allowed(group)
+            if cores is not None and (lowest is None or cores < lowest[1]):
+                lowest = (group.stat().st_ino, cores)
+    return lowest
+
+
+def _cores_allowed(group: Path) -> float | None:
+    """Return how many cores the CPU time of a control group makes; None without a limit."""
+    try:
+        quota_us, period_us = map(int, (group / "cpu.max").read_text(encoding="ascii").split())  # "max" instead of a number: no limit
+    except (OSError, ValueError):
+        quota_us = _number(group / "cpu.cfs_quota_us", -1)  # version 1
+        period_us = _number(group / "cpu.cfs_period_us", -1)
+    return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+
+
+def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the free amount in each control group of this process, from its own to the topmost."""
+    for folder in _groups(controller, proc, cgroups):
+        most, now = _number(folder / limit, _NO_LIMIT), _number(folder / used, 0)
+        if most < _NO_LIMIT:
+            yield most - now, folder / limit
+
+
+def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control groups, from its own to the topmost. Both versions of cgroups(7) are supported."""
     for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
         number, controllers, path = line.split(":", 2)
         if number != "0" and controller not in controllers.split(","):
             continue
         top = cgroups / controller if number != "0" else cgroups
         inside = top / path.lstrip("/")
-        for folder in dict.fromkeys([inside, *(one for one in inside.parents if one.is_relative_to(top)), top]):
-            most, now = _number(folder / limit, _NO_LIMIT), _number(folder / used, 0)
-            if most < _NO_LIMIT:
-                yield most - now, folder / limit
+        yield from dict.fromkeys([inside, *(parent for parent in inside.parents if parent.is_relative_to(top)), top])
 
 
 def _number(file: Path, otherwise: int) -> int:

@@ -34,6 +34,18 @@ def test_shared_cores_count_once(ranks, cores, oversubscribed):
     assert (found.cores_on("a"), found.oversubscribed) == (cores, oversubscribed)
 
 
+@pytest.mark.parametrize(("limits", "cores", "oversubscribed"), [
+    ([(7, 2.0), (7, 2.0), (7, 2.0)], 2, "a"), ([(7, 3.5), (7, 3.5), (7, 3.5)], 3, None), ([(7, 0.5)], 1, None),
+    ([(7, 1.0), (8, 2.0), (8, 2.0)], 3, None),  # containers of one host, each with its own limit
+    ([(7, 1.0), None, (7, 1.0)], 8, None), ([(7, 99.0)] * 3, 8, None),
+])  # fmt: skip
+def test_a_limit_of_cpu_time_is_a_limit_of_cores(limits, cores, oversubscribed):
+    members = tuple(Member(rank, "a", rank, rank, tuple(range(8)), cpu_limit=limit) for rank, limit in enumerate(limits))
+    launch = Members(members[0])
+    launch.members = members
+    assert (launch.cores_on("a"), launch.oversubscribed) == (cores, oversubscribed)
+
+
 def test_hosts_are_in_the_order_of_their_first_rank_which_relays_the_others():
     found = crew(("b", (0,)), ("a", (0,)), ("b", (1,)))
     assert found.hosts == ("b", "a")

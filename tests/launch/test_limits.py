@@ -7,7 +7,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.launch import limits
-from collbench.launch.limits import free_bytes, free_tasks, refuse_too_many
+from collbench.launch.limits import cpu_limit, free_bytes, free_tasks, refuse_too_many
 from tests.cli.command import run
 
 
@@ -92,6 +92,20 @@ def test_cached_files_of_a_control_group_are_free_memory(groups, names, cached, 
     texts = ("3145728", "3145728", cached)
     files = {f"cgroup__{name}": text for name, text in zip(names, texts, strict=True)}
     assert free_bytes(*system(tmp_path, groups, **files)) == 1 << 20
+
+
+@pytest.mark.parametrize(("groups", "files", "cores"), [
+    ("0::/pod/a\n", {"cgroup__pod__cpu.max": "200000 100000\n", "cgroup__pod__a__cpu.max": "max 100000\n"}, 2.0),
+    ("0::/pod/a\n", {"cgroup__pod__cpu.max": "200000 100000\n", "cgroup__pod__a__cpu.max": "50000 100000\n"}, 0.5),
+    ("0::/\n", {"cgroup__cpu.max": "350000 100000\n"}, 3.5),  # in a container that sees no other group
+    ("0::/\n", {"cgroup__cpu.max": "max 100000\n"}, None), ("0::/\n", {"cgroup__cpu.max": "no number\n"}, None), ("0::/\n", {}, None),
+    ("3:cpu,cpuacct:/docker/x\n", {"cgroup__cpu__cpu.cfs_quota_us": "150000", "cgroup__cpu__cpu.cfs_period_us": "100000"}, 1.5),
+    ("3:cpu,cpuacct:/\n", {"cgroup__cpu__cpu.cfs_quota_us": "-1", "cgroup__cpu__cpu.cfs_period_us": "100000"}, None),
+])  # fmt: skip
+def test_the_lowest_limit_of_cpu_time_counts(groups, files, cores, tmp_path):
+    limit = cpu_limit(*system(tmp_path, groups, **files))
+    assert (limit and limit[1]) == cores
+    assert cpu_limit(tmp_path / "no proc", tmp_path) is None
 
 
 @pytest.mark.system
