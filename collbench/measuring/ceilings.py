@@ -201,12 +201,13 @@ class Ceilings(msgspec.Struct):
 
     def leaving(self, backend: Backend) -> dict[str, Link]:
         """Return, by host, the link that a backend on host memory sends over: its RDMA devices, or TCP."""
-        from collbench.machine.peak.links import PcieTree, egress_of, tcp_link
+        from collbench.machine.peak.links import PcieTree, egress_of, has_rdma, tcp_link
 
-        rdma = [[nic for nic in machine.nics if nic.rdma and nic.virtual is None] for machine in self.machines]
+        trees = [PcieTree(machine) for machine in self.machines]
+        rdma = [[nic for nic in tree.machine.nics if has_rdma(nic, tree) and nic.virtual is None] for tree in trees]
         in_memory = backend.local_path == "memory"
         if in_memory and rdma and all(any(port.rate_bits_per_s for nic in nics for port in nic.ports) for nics in rdma):
-            links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
+            links = [egress_of(tree.machine, tree).link for tree in trees]
             links = [
                 replace(link.without_constants(), source=f"{link.source}; assumes that {backend.name} uses these NICs") for link in links
             ]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
-from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.model import Machine, Nic, PciDevice, Port
 from collbench.machine.peak.ceiling import LEAST_BYTES, HostPart, Rate
 from collbench.machine.peak.node import node_of
 from collbench.measuring.ceilings import Ceilings
@@ -89,6 +89,18 @@ def test_mpi_between_hosts_is_set_against_the_ports_that_both_have(other, change
     assert ceiling.bytes_per_s == pytest.approx(rate)
     assert (bound and bound.bytes_per_s) == (bound_rate and pytest.approx(bound_rate))
     assert ceiling.source.endswith("mpi uses these NICs") is (limited_by.startswith("NIC 2×"))
+
+
+def test_mpi_uses_all_nics_of_slingshot_which_have_no_rdma_device():
+    addresses = ["0000:21:00.0", "0000:22:00.0"]
+    port = Port(rate_bits_per_s=200e9, state="active", link_layer="ethernet")
+    nics = tuple(Nic(f"hsn{index}", address, ports=(port,)) for index, address in enumerate(addresses))
+    functions = tuple(PciDevice(address, "nic", vendor_id=0x17DB, device_id=0x0501, class_id=0x020000) for address in addresses)
+    machine = Machine("h", ("made",), nics=nics, pci=functions)
+    ceiling, _ = of([machine, machine])
+    assert (ceiling.bytes_per_s, ceiling.limited_by) == (50e9, "NIC 2×200 Gb/s")
+    ceiling, _ = of([machine, replace(machine, pci=())])
+    assert ceiling.limited_by == TCP_PORT
 
 
 @pytest.mark.parametrize(("operation", "share"), [("p2p_bandwidth", 1), ("p2p_bidirectional", 2), ("p2p_latency", 1)])

@@ -499,7 +499,7 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
         return Egress(unknown(_why_no_nic(machine, management)))
     # InfiniBand, else RDMA over Ethernet, else one plain interface
     infiniband = [nic for nic in candidates if any(port.link_layer == "infiniband" and _is_up(port) for port in nic.ports)]
-    rdma = [nic for nic in candidates if _has_rdma(nic, tree)]
+    rdma = [nic for nic in candidates if has_rdma(nic, tree)]
     fabric = infiniband or _fastest(rdma) or _fastest(candidates)[:1]
     why = "slower, or without RDMA" if rdma else "TCP takes one interface"
     if infiniband:
@@ -573,7 +573,8 @@ def _is_up(port: Port) -> bool:
     return port.state in (None, "active") and (port.phys_state or "") not in _DOWN
 
 
-def _has_rdma(nic: Nic, tree: PcieTree) -> bool:
+def has_rdma(nic: Nic, tree: PcieTree) -> bool:
+    """Return whether libraries send over a NIC by RDMA: with an RDMA device, or as Slingshot's, which has none."""
     return bool(nic.rdma or nic.gdr or is_slingshot(tree.devices.get(nic.address or "")))
 
 
@@ -616,7 +617,7 @@ def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> N
     rates_of_ports = [_bits_per_s(port) for nic in card if nic in counted for port in nic.ports if _is_up(port)]
     port_bits_per_s = tuple(rate for rate in rates_of_ports if rate)
     payload = 1.0
-    if not any(_has_rdma(nic, tree) or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card):
+    if not any(has_rdma(nic, tree) or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card):
         port = card[0].ports[0]
         payload = tcp_efficiency(port.mtu_bytes or 1500, bool(port.shaped_bits_per_s))
     links = list({_slot_name(nic, tree): tree.of_device(nic.address) for nic in reversed(card)}.values())
