@@ -141,7 +141,10 @@ def _of_hunt(run: Run) -> Iterator[Fields]:
         yield {"verdict": INCOMPLETE, "hosts": list(dict.fromkeys(hosts)), "evidence": text}
         return
     suspects: set[str] = set()
+    unknown = verdict.slow_place_unknown
     for suspect in hunt.suspects:
+        if suspect.state == CLEARED and unknown:
+            continue  # as the others: one of them is slow
         named = tuple(dict.fromkeys(hosts[place] for place in suspect.places))
         word = {CONFIRMED: FAIL, INCONCLUSIVE: INCOMPLETE, CLEARED: PASS}[suspect.state]
         suspects |= set(named)
@@ -153,7 +156,9 @@ def _of_hunt(run: Run) -> Iterator[Fields]:
             "evidence": text,
         }
     others = [host for host in dict.fromkeys(hosts) if host in measured - suspects]
-    if others:
+    if others and unknown:
+        yield {"verdict": INCOMPLETE, "hosts": others, "evidence": unknown}
+    elif others:
         yield {"verdict": INCOMPLETE if verdict.result == NO_VERDICT else PASS, "hosts": others, "evidence": headline(verdict)}
 
 

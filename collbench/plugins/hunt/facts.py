@@ -573,6 +573,10 @@ class NotConfirmedAtScale(Fact, frozen=True):
     size: int
 
 
+# Notes that some place is slow, and that it is not known which.
+SLOW_PLACE_UNKNOWN = (TooManySlowGroups, PartsNotDivided, NotConfirmedAtScale)
+
+
 class ClearedAtScale(Fact, frozen=True):
     """An endpoint that was slow in groups of a size was not slow again; `why` it was not measured, "": it was."""
 

@@ -32,8 +32,6 @@ _CONFIRMATIONS = 2  # rounds with new partners; the place must be slow in each o
 _STEP_AND_CONFIRMATION = 1 + _CONFIRMATIONS  # rounds
 _MOST_FOR_TWO = 7 + 2 * _CONFIRMATIONS  # rounds
 WHOLE = 0.8  # as a ratio, since larger rings have longer paths
-# notes that some place is slow, and not which
-UNDECIDED = (facts.TooManySlowGroups, facts.PartsNotDivided, facts.NotConfirmedAtScale)
 
 Part = tuple[int, ...]
 Rounds = Generator[RoundRequest, RoundResult, None]

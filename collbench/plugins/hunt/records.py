@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from collbench.columns import column
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
+from collbench.plugins.hunt.facts import SLOW_PLACE_UNKNOWN
 from collbench.records import Record
 from collbench.results.reader import Run, decode_record, misfit, read_lines, row_from_json
 from collbench.results.row import Row
@@ -63,6 +64,14 @@ class StoredVerdict(msgspec.Struct):
     suspects: list[StoredSuspect]
     no_verdict: str | None = None
     middle: float | None = None
+    note_facts: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+    @property
+    def slow_place_unknown(self) -> str | None:
+        """Return the first note that some place is slow and not known, or None."""
+        kinds = {kind.__struct_config__.tag for kind in SLOW_PLACE_UNKNOWN}
+        notes = zip(self.notes, self.note_facts, strict=False)
+        return next((note for note, fact in notes if fact.get("kind") in kinds), None)
 
 
 class StoredCeiling(msgspec.Struct):

@@ -151,7 +151,7 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
             if _fits(log, "growing", growing.most_rounds(len(healthy), options), most_rounds):
                 judged += yield from growing.measure_growing(log, healthy, options, random)
                 if not any(suspect.state == CONFIRMED for suspect in judged):
-                    no_verdict = next((note for note in log.notes if isinstance(note, growing.UNDECIDED)), None)
+                    no_verdict = next((note for note in log.notes if isinstance(note, facts.SLOW_PLACE_UNKNOWN)), None)
         isolated = options.isolate and not log.avoided and any(suspect.state == CONFIRMED for suspect in judged)
         if isolated and _fits(log, "isolation", isolation.most_rounds(options), most_rounds):
             judged = yield from isolation.measure_isolation(log, judged, _not_suspects(judged, n), options)

@@ -21,6 +21,8 @@ from collbench.plugins.certify.judging import judge
 from collbench.plugins.certify.losses import LossFigure, losing_hosts
 from collbench.plugins.certify.sources import EvidenceSet
 from collbench.plugins.certify.steps import StepLauncher, run_steps
+from collbench.plugins.hunt.facts import TooManySlowGroups
+from collbench.reason import as_json
 from collbench.records import document
 from collbench.report.health import CheckAnswer, store_check
 from collbench.results.row import Row, Times
@@ -141,6 +143,7 @@ def test_a_hunt_names_its_confirmed_suspect_and_vouches_for_the_others() -> None
     assert sorted(judged) == ["FAIL", "PASS", "PASS"]
 
 
+TOO_MANY = TooManySlowGroups(2, 3, 4)
 NOT_VETTED = {f"cb1h{number}": "not vetted" for number in range(1, 9)}
 
 
@@ -149,6 +152,7 @@ NOT_VETTED = {f"cb1h{number}": "not vetted" for number in range(1, 9)}
     pytest.param({"state": "inconclusive"}, {}, {"cb1h7": "not vetted", "cb1h8": "vetted"}, id="inconclusive"),
     pytest.param({"state": "cleared"}, {}, {"cb1h7": "vetted", "cb1h8": "vetted"}, id="cleared"),
     pytest.param({}, {"result": "no verdict", "suspects": []}, NOT_VETTED, id="no verdict"),
+    pytest.param({}, {"notes": [f"{TOO_MANY}"], "note_facts": [as_json(TOO_MANY)]}, {"cb1h7": "faulty", "cb1h8": "not vetted"}, id="more"),
 ])  # fmt: skip
 def test_a_slow_path_an_undecided_suspect_and_a_hunt_without_a_verdict_name_no_host(tmp_path: Path, suspect, verdict, hosts) -> None:
     hunt = tmp_path / "hunt"
