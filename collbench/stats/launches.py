@@ -61,7 +61,7 @@ def spread(values: NDArray[np.float64]) -> Spread:
     if n < _RANKED:
         logs = np.log(values)
         centre, half = float(logs.mean()), t_quantile(0.975, n - 1) * float(logs.std(ddof=1)) / sqrt(n)
-        # of equal values rounding puts the centre beside the value
+        # rounding moves the centre of equal values off the value
         low = min(centre_value, float(np.exp(centre - half)))
         high = max(centre_value, float(np.exp(centre + half)))
         return Spread(centre_value, low, high, n)

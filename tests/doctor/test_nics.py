@@ -137,7 +137,7 @@ NOT = [
     ("CB2201", one_nic(PcieLink(32.0, 4, 32.0, 4), infiniband(200, "HDR", state="down", rate_bits_per_s=None))),
     ("CB2203", with_port(dgx(), "mlx5_0", link_layer="ethernet", sm_lid=0)),
     ("CB2206", one_nic(PcieLink(), ethernet(100, 1024, state="down"))),
-    ("CB2206", with_nics(replace(BLUEFIELD, ports=(ethernet(100, 1024),)))),  # for management, beside InfiniBand
+    ("CB2206", with_nics(replace(BLUEFIELD, ports=(ethernet(100, 1024),)))),  # InfiniBand is the fabric
 ]  # fmt: skip
 
 

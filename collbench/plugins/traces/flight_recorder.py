@@ -199,7 +199,7 @@ class _Rows:
             raise self._invalid(error) from error
 
     def _follow_batch(self, of: tuple[int, Any, bool] | None, is_end: bool, is_gap: bool) -> None:
-        """Note batches before a gap. of: as `of_parts`, None for an entry that is no part of a batch; is_end: of a batch.
+        """Note batches before a gap. of: as `of_parts`, None for an entry outside a batch; is_end: of a batch.
 
         A dump of active operations has the parts of all batches, since they have no state, but not the entries of completed batches.
         """

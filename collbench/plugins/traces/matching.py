@@ -108,8 +108,8 @@ def _align_ends(ordered: Sequence[NDArray[Any]], occurrences: Sequence[NDArray[A
         first = int(numbers[0])
         if first not in most:
             most[first] = max(_count(of_member, first) for of_member in ordered)
-        own = _count(numbers, first)
-        nth[:own] += most[first] - own
+        count = _count(numbers, first)
+        nth[:count] += most[first] - count
 
 
 def _count(ascending: NDArray[Any], number: int) -> int:
